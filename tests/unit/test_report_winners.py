@@ -3,13 +3,16 @@
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
+from kvscope.analyse.statistics import Estimate
 from kvscope.plan.figures import Axes
 from kvscope.report.data import StudyData
 from kvscope.report.figures.winners import TIE, draw
 from kvscope.report.load import load
+from kvscope.report.not_modeled import is_ample, lacks_submission
 
 from .report_fixture import Fake, write_study
 
@@ -85,3 +88,40 @@ def test_seeds_are_compared_pair_by_pair(tmp_path: Path) -> None:
     (table,) = drawing.views[0].data.values()
     found = dict(zip(table["x"], table["winner"], strict=True))
     assert found == {"16": "swap", "24": TIE}
+
+
+class Counted(NamedTuple):
+    """What is asked of a run: where its times are from, and its metrics."""
+
+    time_source: str
+    metrics: dict[str, float]
+
+    def number(self, metric: str) -> Estimate:
+        value = self.metrics.get(metric, math.nan)
+        return Estimate(value, value, value)
+
+
+@pytest.mark.parametrize(
+    ("source", "metrics", "ample"),
+    [
+        ("modeled", {"preemptions": 0.0}, True),
+        ("modeled", {"preemptions": 0.0, "prefix_cache_evictions": 0.0}, True),
+        ("modeled", {"preemptions": 1.0}, False),
+        ("modeled", {"preemptions": 0.0, "prefix_cache_evictions": 3.0}, False),
+        ("measured", {"preemptions": 0.0}, False),
+    ],
+)
+def test_a_cell_is_not_modeled_where_a_model_has_nothing_overflow(
+    source: str, metrics: dict[str, float], ample: bool
+) -> None:
+    run: Any = Counted(source, metrics)
+    assert is_ample([run]) is ample
+
+
+def test_only_modeled_offloading_lacks_the_time_of_its_submission() -> None:
+    runs: list[Any] = [
+        Counted("modeled", {"offload_idle_s": 0.0}),
+        Counted("measured", {"offload_idle_s": 0.0}),
+        Counted("modeled", {}),
+    ]
+    assert [lacks_submission(run) for run in runs] == [True, False, False]

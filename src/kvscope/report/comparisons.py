@@ -7,7 +7,7 @@ They differ in a metric if the 95 % interval of its ratio does not have 1 in it.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from statistics import fmean, geometric_mean
 from typing import Any
@@ -157,13 +157,16 @@ def ratio_of_seeds(
     metric: str,
     first: Mapping[int, ReportedRun],
     second: Mapping[int, ReportedRun],
+    one_draw: float = 0.0,
 ) -> Ratio:
     """A metric of the first / that of the second, of runs by seed.
 
     With several seeds that both have, it is the geometric mean of the ratios of each seed, with
-    Student's interval of their logarithms; of one seed it is that of the two runs. `EVEN_SHARE` is
-    the least half width of either. UNKNOWN where a value is not above 0.
+    Student's interval of their logarithms; of one seed it is that of the two runs, and at least
+    `one_draw` on each side (`error_of_one_draw`). `EVEN_SHARE` is the least half width of either.
+    UNKNOWN where a value is not above 0.
     """
+    even = EVEN_SHARE
     shared = [(first[seed], second[seed]) for seed in sorted(first.keys() & second.keys())]
     values = [(one.number(metric).value, two.number(metric).value) for one, two in shared]
     if len(shared) > 1:
@@ -177,9 +180,25 @@ def ratio_of_seeds(
             return UNKNOWN
         value = one.number(metric).value / two.number(metric).value
         ratio = study.estimates.ratio(metric, one.id, two.id)
-        found = ratio or Ratio(value, value, value)
-    least, most = found.value * (1 - EVEN_SHARE), found.value * (1 + EVEN_SHARE)
+        found, even = ratio or Ratio(value, value, value), max(EVEN_SHARE, one_draw)
+    least, most = found.value * (1 - even), found.value * (1 + even)
     return replace(found, low=min(found.low, least), high=max(found.high, most))
+
+
+def error_of_one_draw(found: Iterable[Pair], metric: str) -> float:
+    """The negative control of what one seed shows: by how much another seed gives another ratio.
+
+    Of all changes that are there with several seeds, the most by which a seed's ratio is off the
+    geometric mean of all its seeds, as a share; 0 without several seeds.
+    """
+    draws: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for pair in found:
+        ratio = pair.ratio(metric)
+        if ratio is not None and 0 < ratio.value < math.inf:
+            where = in_words({k: v for k, v in pair.context.items() if k != "seed"})
+            draws[pair.change, where].append(ratio.value)
+    several = [ratios for ratios in draws.values() if len(ratios) > 1]
+    return max((abs(one / geometric_mean(own) - 1) for own in several for one in own), default=0.0)
 
 
 def _geometric_mean(numbers: Sequence[float]) -> float:

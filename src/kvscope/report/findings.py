@@ -5,17 +5,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
+from typing import Any
 
 from kvscope.analyse.estimates import INDEPENDENT, Ratio
 from kvscope.analyse.metric import Measure
 from kvscope.analyse.statistics import Estimate
 from kvscope.plan.figures import Axes
-from kvscope.quantities import plural
+from kvscope.quantities import join_words, plural
 from kvscope.report.axes import matches
 from kvscope.report.comparisons import (
+    EVEN_SHARE,
     Comparison,
     Pair,
     count_words,
+    error_of_one_draw,
     group_by_change,
     half_words,
     interval_words,
@@ -28,15 +31,22 @@ from kvscope.report.comparisons import (
 from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import Drawing, Lead
 from kvscope.report.figures.registry import figures, marked
+from kvscope.report.not_modeled import WITHOUT, is_ample, lacks_submission
 from kvscope.report.settings import MINOR, in_words, is_of_key
 from kvscope.report.tables import main_columns
 from kvscope.report.validity import same_tokens
-from kvscope.report.words import NBSP, difference_text, estimate_text, signed_percent
+from kvscope.report.words import (
+    NBSP,
+    difference_text,
+    estimate_text,
+    percent,
+    signed_percent,
+)
 from kvscope.runfile import TRACING
 from kvscope.runschema import mark_of
 
 Found = tuple[Pair, Comparison]
-DEFAULT = "throughput"
+DEFAULT, WORK, OVERFLOW = "throughput", "workload", "overflow"
 MOST_PANELS = 3  # of a chart, that the sentence names one by one
 MOST = 24  # rows that are shown at once
 MOST_PAIRS = 200  # rows of single pairs; comparisons.csv has all
@@ -124,11 +134,9 @@ def _answer(study: StudyData, found: Sequence[Found], metric: Measure, axes: Axe
     asked = study.question
     own = _along([*found], asked.key) if asked else []
     own = [one for one in own if matches(study, one[0].other, axes)] or own
-    changes = dict.fromkeys(pair.change for pair, _ in own)
-    groups = [[one for one in own if one[0].change == change] for change in changes]
-    if not groups:
+    if not own:
         return ""
-    best = max(groups, key=lambda group: (metric.better or 1) * _gain(group, groups))
+    best = _best(own, metric)
     (pair, one), *others = best
     mean = _mean(best)
     if not any(one.sign for _, one in best):
@@ -142,6 +150,9 @@ def _answer(study: StudyData, found: Sequence[Found], metric: Measure, axes: Axe
         words = f"{difference_text(apart, metric)} {metric.display_unit}"
         return f"{pair.change}: {_noun(metric)} {words}, the mean difference of {counts}."
     panels = _panels(best, axes.facet)
+    if not panels and len(works := dict.fromkeys(_work(pair) for pair, _ in own)) > 1:
+        each = [[one for one in own if _work(one[0]) == work] for work in works]
+        return f"{'; '.join(_of_work(group, metric) for group in each)}."
     if not panels:
         return f"{_what(pair, mean, metric)}, the geometric mean of {counts}."
     (first, mean), *rest = panels
@@ -149,11 +160,42 @@ def _answer(study: StudyData, found: Sequence[Found], metric: Measure, axes: Axe
     return f"{', '.join([f'{_what(pair, mean, metric)} ({first})', *more])}."
 
 
+def _best(found: Sequence[Found], metric: Measure) -> list[Found]:
+    """The pairs of the change that gains most on average."""
+    changes = dict.fromkeys(pair.change for pair, _ in found)
+    groups = [[one for one in found if one[0].change == change] for change in changes]
+    return max(groups, key=lambda group: (metric.better or 1) * _gain(group, groups))
+
+
 def _gain(group: Sequence[Found], groups: Sequence[Sequence[Found]]) -> float:
     """By what the best of `groups` is chosen: their ratios, or differences if one has none."""
     if all(one.is_multiple for own in groups for _, one in own):
         return math.log(_known_mean(group).value)
     return mean_difference([one for _, one in group]).value
+
+
+def _work(pair: Pair) -> Any:
+    return pair.context.get(WORK)
+
+
+def _of_work(found: Sequence[Found], metric: Measure) -> str:
+    """The best answer for one workload; of different work there is no mean.
+
+    Places in which a model has nothing overflow do not count, if there are others.
+    """
+    scarce = [one for one in found if not is_ample((one[0].base, one[0].other))]
+    own = _best(scarce or found, metric)
+    pair, mean = own[0][0], _mean(own)
+    where = in_words({WORK: _work(pair)})
+    lacking = f", {WITHOUT}" if any(lacks_submission(pair.other) for pair, _ in own) else ""
+    counts = f"({plural(len(own), 'pair')}{lacking})"
+    if mean is None:
+        apart = difference_text(mean_difference([one for _, one in own]), metric)
+        return f"{where}: {pair.change}: {_noun(metric)} {apart} {metric.display_unit} {counts}"
+    if abs(mean.value - 1) <= EVEN_SHARE or not any(one.sign for _, one in own):
+        what = f"no difference in {_noun(metric)} beyond {percent(EVEN_SHARE)} and the noise"
+        return f"{where}: {pair.change}: {what}"
+    return f"{where}: {_what(pair, mean, metric)} {counts}"
 
 
 def _panels(group: Sequence[Found], facet: str | None) -> list[tuple[str, Ratio]]:
@@ -245,13 +287,15 @@ class Finding:
 
     That is the geometric mean of ratios or, where one of several is none above 0, the mean of the
     differences in the metric's unit. `where` are the settings that both of a pair have, in words,
-    or how many of several pairs differ in which direction.
+    or how many of several pairs differ in which direction. A ratio within `control` of 1, the
+    negative control, is no verdict.
     """
 
     change: str
     where: str
     metric: Measure
     compared: tuple[Comparison, ...]
+    control: float = 0.0
 
     @cached_property
     def ratio(self) -> Ratio | None:
@@ -270,7 +314,12 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """'better' or 'worse'; empty if the interval allows either, or neither is better."""
+        """'better' or 'worse'; empty if the interval allows either, or neither is better.
+
+        Empty, too, of what another seed may change.
+        """
+        if self.ratio and abs(self.ratio.value - 1) <= self.control:
+            return ""
         sign = Comparison(self.ratio, self.apart).sign
         return {1: "better", -1: "worse"}.get(sign * self.metric.better, "")
 
@@ -326,9 +375,13 @@ def findings(study: StudyData) -> Findings:
     groups = group_by_change(pairs(study), study.question.key if study.question else "")
     metrics = compared_metrics(study)
     found = [one for group in groups for one in _rows(group, metrics)]
-    several = [pair for group in groups if len(group) > 1 for pair in group]
-    single = [one for pair in several for one in _rows([pair], metrics)]
-    caveats = [*_apart(found), *([] if found else _nothing_compared(study, bool(groups)))]
+    several = [(pair, group) for group in groups if len(group) > 1 for pair in group]
+    single = [one for pair, group in several for one in _rows([pair], metrics, group)]
+    caveats = [
+        *_lacking(groups),
+        *_apart(found),
+        *([] if found else _nothing_compared(study, bool(groups))),
+    ]
     return Findings(
         tuple(one for one in found if one.differs),
         tuple(one for one in found if not one.differs),
@@ -351,16 +404,20 @@ def compared_metrics(study: StudyData) -> list[Measure]:
     return [one for one in dict.fromkeys([*leading, *columns]) if one.better]
 
 
-def _rows(group: Sequence[Pair], metrics: Sequence[Measure]) -> Iterator[Finding]:
+def _rows(
+    group: Sequence[Pair], metrics: Sequence[Measure], draws: Sequence[Pair] = ()
+) -> Iterator[Finding]:
+    """A row for each metric; `draws` are the pairs that tell what another seed changes."""
     for metric in metrics:
+        control = error_of_one_draw(draws or group, metric.name)
         found = [(pair, one) for pair in group if (one := pair.compared(metric.name))]
         compared = tuple(one for _, one in found)
         if len(found) == 1:
-            yield Finding(group[0].change, found[0][0].where, metric, compared)
+            yield Finding(group[0].change, found[0][0].where, metric, compared, control)
         elif found:
             mean = "" if mean_of(compared) else "; mean difference"
             where = f"{plural(len(found), 'pair')}: {count_words(compared)}{mean}"
-            yield Finding(group[0].change, where, metric, compared)
+            yield Finding(group[0].change, where, metric, compared, control)
 
 
 def _events(study: StudyData) -> list[str]:
@@ -384,6 +441,13 @@ def _nothing_compared(study: StudyData, has_pairs: bool) -> list[str]:
     if (valid := study.count(lambda run: run.valid)) < 2:
         return [f"No comparison: {plural(valid, 'experiment')} valid, two are needed."]
     return ["No comparison: no two valid experiments differ in one key alone."]
+
+
+def _lacking(groups: Sequence[Sequence[Pair]]) -> list[str]:
+    """Whose times lack what the model does not contain."""
+    pairs_ = (pair for group in groups for pair in group if pair.key == OVERFLOW)
+    names = dict.fromkeys(pair.other_name for pair in pairs_ if lacks_submission(pair.other))
+    return [f"All times of {join_words([*names], 'and')} are {WITHOUT}."] if names else []
 
 
 def _apart(found: Sequence[Finding]) -> list[str]:

@@ -12,7 +12,12 @@ from kvscope.analyse.study_metrics import MEASURES
 from kvscope.plan.figures import Axes
 from kvscope.quantities import plural
 from kvscope.report import theme
-from kvscope.report.comparisons import Pair, pairs_of_one_kind, ratio_of_seeds
+from kvscope.report.comparisons import (
+    Pair,
+    error_of_one_draw,
+    pairs_of_one_kind,
+    ratio_of_seeds,
+)
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import (
     LETTER,
@@ -25,6 +30,7 @@ from kvscope.report.figures.figure import (
     number,
     text,
 )
+from kvscope.report.not_modeled import WITHOUT, lacks_submission
 from kvscope.report.settings import in_words
 from kvscope.report.words import signed_percent
 
@@ -64,14 +70,15 @@ def _left_out(count: int) -> list[str]:
 def _losses(study: StudyData) -> Iterator[dict[str, Any]]:
     """The places in which a policy has clearly less throughput than the base, over seeds."""
     found: dict[tuple[str, str, str], list[Pair]] = defaultdict(list)
-    for pair in pairs_of_one_kind(study):
-        if pair.key == POLICY:
-            context = {k: value for k, value in pair.context.items() if k not in NOT_SAID}
-            found[pair.other_name, pair.base_name, in_words(context)].append(pair)
+    compared = [pair for pair in pairs_of_one_kind(study) if pair.key == POLICY]
+    one_draw = error_of_one_draw(compared, THROUGHPUT.name)
+    for pair in compared:
+        context = {k: value for k, value in pair.context.items() if k not in NOT_SAID}
+        found[pair.other_name, pair.base_name, in_words(context)].append(pair)
     for (name, base, where), same in found.items():
         first = {pair.other.seed: pair.other for pair in same}
         second = {pair.base.seed: pair.base for pair in same}
-        ratio = ratio_of_seeds(study, THROUGHPUT.name, first, second)
+        ratio = ratio_of_seeds(study, THROUGHPUT.name, first, second, one_draw)
         if ratio.sign < 0:
             shares = _shares([(pair.other, pair.base) for pair in same])
             yield {
@@ -123,7 +130,9 @@ def _sentences(study: StudyData, lost: Sequence[Mapping[str, Any]]) -> Iterator[
     compared = [pair for pair in pairs_of_one_kind(study) if pair.key == POLICY]
     names = dict.fromkeys(pair.other_name for pair in compared)
     if others := [name for name in names if name not in {one["name"] for one in lost}]:
-        yield f"Nowhere less throughput: {', '.join(others)}."
+        lacking = {pair.other_name for pair in compared if lacks_submission(pair.other)}
+        told = (f"{name} ({WITHOUT})" if name in lacking else name for name in others)
+        yield f"No less throughput in the places compared: {', '.join(told)}."
 
 
 def _chart(order: Sequence[str]) -> Spec:

@@ -13,7 +13,7 @@ from kvscope.plan.figures import Axes
 from kvscope.quantities import join_words
 from kvscope.report import theme
 from kvscope.report.axes import PlacesOfKey, rows, x_words
-from kvscope.report.comparisons import ratio_of_seeds
+from kvscope.report.comparisons import error_of_one_draw, pairs_of_one_kind, ratio_of_seeds
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import (
     Drawing,
@@ -27,11 +27,13 @@ from kvscope.report.figures.figure import (
     plot_width,
     text,
 )
+from kvscope.report.not_modeled import WITHOUT, is_ample, lacks_submission
 from kvscope.report.words import percent, setting_words, signed_percent
 
 POLICY = "overflow"
 THROUGHPUT = MEASURES["throughput_tokens_per_s"]
-TIE = "none is better"
+TIE, AMPLE = "none is better", "not modeled"
+MARK = "*"  # of a number that lacks the host's time
 CELL_PX, LABEL_PX, COLUMNS = 26, 130, 2
 LEADING = 2  # axes whose maps open a page
 
@@ -41,21 +43,34 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     if not axes:
         return None
     counted = {run.id for run in study.counted if _valid(run)}
+    places = [*rows(study, lambda run: run.id in counted, axes)]
+    compared = [pair for pair in pairs_of_one_kind(study) if pair.key == POLICY]
+    one_draw = error_of_one_draw(compared, THROUGHPUT.name)
     maps = [
         (row, facet, table)
-        for row in rows(study, lambda run: run.id in counted, axes)
+        for row in places
         for facet in row.facets
-        if len(table := pd.DataFrame(_cells(study, row, facet)))
+        if len(table := pd.DataFrame(_cells(study, row, facet, one_draw)))
     ]
     if not maps:
         return None
-    winners = sorted({name for *_, table in maps for name in table["winner"]} - {TIE})
+    winners = sorted({name for *_, table in maps for name in table["winner"]} - {TIE, AMPLE})
     tables = {f"map{number}": table for number, (*_, table) in enumerate(maps)}
     cells = [
         _map(name, table, facet, winners, row.title)
         for name, (row, facet, table) in zip(tables, maps, strict=True)
     ]
-    return Drawing((View(grid(cells, COLUMNS), tables),), label_px=LABEL_PX)
+    remarks = tuple(_remarks(study, one_draw))
+    return Drawing((View(grid(cells, COLUMNS), tables, remarks=remarks),), label_px=LABEL_PX)
+
+
+def _remarks(study: StudyData, one_draw: float) -> Iterator[str]:
+    """What the numbers do not contain, and what one seed cannot tell."""
+    if any(map(lacks_submission, study.counted)):
+        yield f"{MARK} {WITHOUT}"
+        yield f"{AMPLE}: nothing overflows, only this would differ"
+    if one_draw:
+        yield f"one seed: no colour within {percent(one_draw)}, the error of a draw"
 
 
 def draw_first(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
@@ -71,7 +86,9 @@ Rivals = dict[str, dict[int, ReportedRun]]
 """The runs of a cell by policy and seed."""
 
 
-def _cells(study: StudyData, row: PlacesOfKey, facet: str) -> Iterator[dict[str, Any]]:
+def _cells(
+    study: StudyData, row: PlacesOfKey, facet: str, one_draw: float
+) -> Iterator[dict[str, Any]]:
     """The cells of a facet in which several policies compete with the one that is the base."""
     found: dict[tuple[Any, str], Rivals] = defaultdict(lambda: defaultdict(dict))
     for place in row.of_facet(facet):
@@ -83,19 +100,27 @@ def _cells(study: StudyData, row: PlacesOfKey, facet: str) -> Iterator[dict[str,
         if len(rivals) < 2 or base not in rivals:
             continue
         first, *others = sorted(rivals, key=lambda name: -_mean(rivals[name]))
-        even = [name for name in others if _ratio(study, rivals, first, name).sign <= 0]
-        gain = _ratio(study, rivals, first, base)
-        clear = base not in (first, *even)
+        ratios = {name: _ratio(study, rivals, (first, name), one_draw) for name in rivals}
+        even = [name for name in others if ratios[name].sign <= 0]
+        gain = ratios[base]
+        ample = is_ample(run for by_seed in rivals.values() for run in by_seed.values())
+        clear = not ample and base not in (first, *even)
+        lacking = any(lacks_submission(run) for run in rivals[first].values())
         yield {
             "x": x_words(x),
             "order": row.values.index(x),
             "y": colour,
-            "winner": join_words([first, *even], "or") if clear else TIE,
-            "margin": f"+{percent(gain.value - 1)}" if clear else "",
+            "winner": join_words([first, *even], "or") if clear else AMPLE if ample else TIE,
+            "margin": _margin(gain, lacking) if clear else AMPLE if ample else "",
             "gain": f"{signed_percent(gain.value)} ({signed_percent(gain.low)} to "
-            f"{signed_percent(gain.high)}) with {first} instead of {base}",
+            f"{signed_percent(gain.high)}) with {first} instead of {base}"
+            + (f", {WITHOUT}" if lacking else ""),
             "all": ", ".join(f"{name} {_mean(rivals[name]):,.0f}" for name in (first, *others)),
         }
+
+
+def _margin(gain: Ratio, lacking: bool) -> str:
+    return f"+{percent(gain.value - 1)}{MARK if lacking else ''}"
 
 
 def _base(study: StudyData) -> str:
@@ -114,8 +139,9 @@ def _throughput(run: ReportedRun) -> float:
     return run.number(THROUGHPUT.name).value
 
 
-def _ratio(study: StudyData, rivals: Rivals, first: str, second: str) -> Ratio:
-    return ratio_of_seeds(study, THROUGHPUT.name, rivals[first], rivals[second])
+def _ratio(study: StudyData, rivals: Rivals, names: tuple[str, str], one_draw: float) -> Ratio:
+    first, second = (rivals[name] for name in names)
+    return ratio_of_seeds(study, THROUGHPUT.name, first, second, one_draw)
 
 
 def _mean(by_seed: Mapping[int, ReportedRun]) -> float:
@@ -129,7 +155,8 @@ def _map(name: str, table: pd.DataFrame, title: str, winners: Sequence[str], x_t
         "x": text("x", sort=ticks, title=x_title, axis={"labelAngle": 0, "grid": False}),
         "y": text("y", sort=lines, title=None, axis={"labelLimit": LABEL_PX}),
     }
-    even = {"test": f"datum.winner === '{TIE}'", "value": theme.GREY}
+    grey = f"datum.winner === '{TIE}' || datum.winner === '{AMPLE}'"
+    even = {"test": grey, "value": theme.GREY}
     colour = {"color": colour_channel(winners or [TIE], "winner") | {"condition": even}}
     tooltip = [text("gain", title=THROUGHPUT.heading), text("all", title=THROUGHPUT.display_unit)]
     return {
@@ -154,8 +181,8 @@ FIGURE = Figure(
     "Who wins where",
     "The overflow policies with the highest throughput, and by how much it is above that of the "
     "policy that the study compares with. Of the values of other keys the best one counts. Of "
-    "several seeds the 95 % interval is that of pairs of one seed; what is within 1 % is as good. "
-    "Grey: none is better.",
+    "several seeds the 95 % interval is that of pairs of one seed; what is within 1 % is as good, "
+    "and with one seed what is within the error of one draw. Grey: none is better.",
     draw,
     order=5,
     lead=Lead(THROUGHPUT, draw_first, (THROUGHPUT,)),
