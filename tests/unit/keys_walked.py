@@ -88,7 +88,7 @@ WALKED = (
     Walk("device.kernels", "vllm-0.4.2", (f"{CUT} {SWAP} model=yarn-llama-2-7b",)),
     Walk("batching.chunk_tokens", "48", USUAL[:1]),
     *(Walk(key, second, (TRACED,)) for key, second in STRIDES.items()),
-    Walk("tracing.buffer_events", "2048", (TRACED,)),
+    Walk("tracing.buffer_events", "16", (TRACED,)),
     Walk("repeats.min", "3", (RULE,)),
     Walk("repeats.until", "0.01", (RULE,)),
     Walk("repeats.budget_s", "0.001", (RULE,)),

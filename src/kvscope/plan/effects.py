@@ -55,6 +55,7 @@ NOT_COMPUTED = "on a modeled device, which computes nothing of the model"
 VIRTUAL = "on a modeled device, whose virtual clock begins each repeat anew, without noise"
 IDLE = (
     Idle("device.threads", NOT_COMPUTED, _on_vllm),
+    Idle("tracing.buffer_events", "on device=modeled, which traces without a buffer", _on_vllm),
     Idle("model.rope_theta", NOT_COMPUTED, _on_vllm),
     Idle("model.rope_scaling", NOT_COMPUTED, _on_vllm),
     Idle("model.max_position_embeddings", NOT_COMPUTED, _on_vllm),
