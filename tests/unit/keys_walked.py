@@ -61,12 +61,13 @@ EVERYWHERE = {
 # Of overflow policies, in a pool that holds all and in a scarce one.
 OF_POOLS = {"overflow.victim": "first", "overflow.host_blocks": "2", "overflow.host_gib": "0.0003"}
 OF_COPIES = {"overflow.host_memory": "pageable", "overflow.copies": "coalesced"}
-OF_COST = {"overflow.hardware": "rtx-4090", "overflow.constants": "{gemm_flops_per_s: 1e12}"}
+OF_COST = {"overflow.hardware": "rtx-4090", "overflow.constants": "{gemm_flops_per_s: 1e9}"}
+LARGE = "model=yarn-llama-2-7b"
 OVERFLOWS = {
     "recompute": {"overflow.victim": "first", "cache.layout": "by_block"},
     "swap": OF_POOLS | OF_COPIES,
     "activation": OF_POOLS | OF_COPIES,
-    "adaptive": OF_POOLS | OF_COPIES | OF_COST,
+    "adaptive": OF_POOLS | OF_COPIES,
     "native": OF_POOLS,
     "native_full": OF_POOLS,
 }
@@ -82,10 +83,15 @@ WALKED = (
         for name, keys in OVERFLOWS.items()
         for key, second in keys.items()
     ),
+    *(
+        Walk(key, second, (f"{CUT} overflow=adaptive {LARGE} {hardware}",))
+        for hardware in ("", "overflow.hardware=h100")
+        for key, second in OF_COST.items()
+    ),
     *(Walk(RESERVE, "false", (f"{batching} overflow=recompute",)) for batching in BATCHINGS),
     *(Walk(RESERVE, "false", (f"{batching} overflow=native",)) for batching in BATCHINGS[:2]),
     *(Walk("engine.max_num_batched_tokens", "224", (f"{one} {SWAP}",)) for one in BATCHINGS),
-    Walk("device.kernels", "vllm-0.4.2", (f"{CUT} {SWAP} model=yarn-llama-2-7b",)),
+    Walk("device.kernels", "vllm-0.4.2", (f"{CUT} {SWAP} {LARGE}",)),
     Walk("batching.chunk_tokens", "48", USUAL[:1]),
     *(Walk(key, second, (TRACED,)) for key, second in STRIDES.items()),
     Walk("tracing.buffer_events", "16", (TRACED,)),

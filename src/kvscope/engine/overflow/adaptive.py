@@ -128,13 +128,21 @@ class Adaptive(Swap):
         return swapped + (NOTED * noted_bytes(experiment) if pools.activations else 0)
 
     def check(self, experiment: Conditions) -> None:
-        """Refuse a device without a cost model."""
+        """Refuse a device without a cost model, and constants that no cost model has."""
         device, known = experiment.device, data.names()
         has_numbers = isinstance(device, Modeled) and not self.hardware
         if not has_numbers and (self.hardware or device.name) not in known:
             raise impossible(
                 f"overflow.hardware ({self.hardware or 'null'}) must be one of {', '.join(known)} "
                 f"with device={device.name}: overflow=adaptive predicts costs by its numbers",
+                "overflow.hardware",
+            )
+        if has_numbers and self.constants:
+            raise impossible(
+                f"overflow.constants ({self.constants}) has no meaning with device={device.name} "
+                "and overflow.hardware=null: the cost model has the device's numbers, which "
+                "device.constants replace",
+                "overflow.constants",
                 "overflow.hardware",
             )
         super().check(experiment)
