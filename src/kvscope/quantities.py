@@ -35,7 +35,7 @@ def parse_size(text: str, unit: str = "B", least: int = 1) -> int:
     """
     number = _parse(text, _FOLDED, unit.lower())
     if number is None or not least <= number <= MOST_BYTES:
-        expected = f"a size of at least {size_text(least)}, {SIZE_HELP}"
+        expected = f"a size of at least {size_text(least)} and below 8 EiB, {SIZE_HELP}"
         raise ValueError(f"{text[:60]!r} is not {expected}; a number alone is in {_named(unit)}")
     return int(number)
 

@@ -18,7 +18,7 @@ from kvscope.cli import build_parser, main
 MIXED = {
     "plan": (["study=two", "seed=1"], [["--json"], ["--write", "there"]]),
     "run": (["model=a", "seed=1"], [["--out", "there"], ["--force"]]),
-    "submit": (["study=two", "seed=1"], [["--cluster", "local"], ["--length", "-5"]]),
+    "submit": (["study=two", "seed=1"], [["--cluster", "local"], ["--length", "5"]]),
     "status": (["one", "two"], [["--results", "there"], ["--all"]]),
     "report": (["one", "two"], [["--results", "there"]]),
     "analyse": (["one", "two"], [["--out", "there"]]),
@@ -49,9 +49,11 @@ def test_an_unknown_option_is_refused(words: list[str], capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("status x --watch=-1", "'-1' is not a number of seconds above 0"),
-        ("status x --watch nan", "'nan' is not a number of seconds above 0"),
-        ("status x --watch inf", "'inf' is not a number of seconds above 0"),
+        ("status x --watch=-1", "'-1' is not a duration above 0"),
+        ("status x --watch nan", "'nan' is not a duration above 0"),
+        ("status x --watch inf", "'inf' is not a duration above 0"),
+        ("submit seed=1 --length=-5", "'-5' is not a duration above 0"),
+        ("submit seed=1 --length nan", "'nan' is not a duration above 0"),
         ("calibrate --samples 0", "'0' is not a whole number of at least 1"),
         ("calibrate --samples 1.5", "'1.5' is not a whole number of at least 1"),
     ],
@@ -71,8 +73,8 @@ SUBMIT = ("submit", "model=tiny-llama", "--dry-run", "--cluster")
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("local", "--length", "-5"), "length is -5.0 but must be a number from 1 to"),
-        (("local", "--length", "nan"), "length is nan but must be a number from 1 to"),
+        (("local", "--length", "0.5"), "length is 0.5 but must be a number from 1 to"),
+        (("local", "--length", "30s"), "length is 0.5 but must be a number from 1 to"),
         (("local", "--max-nodes", "0"), "max-nodes is 0 but must be a whole number from 1"),
         (("local", "--min-fill", "7"), "min-fill is 7.0 but must be a number from 0 to 1"),
         (("pbs", "--options", "pbs_nosuch=1"), "option pbs_nosuch is none; there are pbs_account"),

@@ -85,7 +85,7 @@ def test_a_number_and_a_unit_are_their_product(
 
 
 @given(
-    st.decimals(1, 10**6, places=3), st.decimals(1, 10**6, places=3), st.sampled_from(sorted(UNITS))
+    st.decimals(1, 8000, places=3), st.decimals(1, 8000, places=3), st.sampled_from(sorted(UNITS))
 )
 def test_more_is_never_less(one: Decimal, other: Decimal, unit: str) -> None:
     sizes = [parse_size(f"{number}{unit}") for number in sorted((one, other))]
@@ -118,6 +118,13 @@ def test_any_text_is_a_size_or_refused(text: str) -> None:
     except ValueError:
         return
     assert 1 <= found < 2**63
+
+
+def test_a_size_of_eight_exbibytes_is_refused_as_too_much() -> None:
+    assert parse_size(f"{2**63 - 1}") == 2**63 - 1
+    for text in ("8192P", f"{2**63}"):
+        with pytest.raises(ValueError, match="and below 8 EiB"):
+            parse_size(text)
 
 
 def test_an_option_says_what_it_expects(capsys: pytest.CaptureFixture[str]) -> None:

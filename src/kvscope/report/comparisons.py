@@ -50,7 +50,9 @@ class Comparison:
     @property
     def sign(self) -> int:
         """1 if the other is surely larger than the base, -1 if it is smaller, else 0."""
-        return self.ratio.sign if self.ratio else (self.apart.low > 0) - (self.apart.high < 0)
+        if self.ratio:
+            return self.ratio.sign
+        return int(self.apart.low > 0) - int(self.apart.high < 0)
 
     @property
     def is_multiple(self) -> bool:
