@@ -12,7 +12,7 @@ from kvscope import cli, workflow
 from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput
 from kvscope.plan import grid, manifest
 from kvscope.plan.experiment import Experiment, dump
-from kvscope.plan.gpu_memory import GpuMemory, in_gib, memory_bytes, usable_bytes
+from kvscope.plan.gpu_memory import GpuMemory, gib_text, memory_bytes, usable_bytes
 from kvscope.plan.hardware import hardware
 from kvscope.plan.kv_events import events_of_a_repeat, spool_bytes, stored_bytes
 from kvscope.plan.needs import GpuNeeds, in_words
@@ -285,9 +285,9 @@ def test_a_plan_says_what_it_needs_in_its_last_line(capsys: pytest.CaptureFixtur
     words = ("device=cuda", "device.hardware=a100-40gb", "model=yarn-llama-2-7b", "tracing=full")
     _, said = printed(capsys, *words, "overflow=swap", "overflow.host_gib=4")
     found = needs(*words[1:], "overflow=swap", "overflow.host_gib=4")
-    disk = in_gib(found.kv_event_bytes)
+    memory, disk = map(gib_text, (found.memory.total_bytes, found.kv_event_bytes))
     assert (
-        f"needs {in_gib(found.memory.total_bytes)} GiB of GPU memory (weights 12.6, KV cache 4.0, "
+        f"needs {memory} GiB of GPU memory (weights 12.6, KV cache 4.0, "
         f"activations 0.4, event buffers 0.2), 4.0 GiB of pinned host memory, {disk} GiB of disk "
         "for KV events; fits a100-40gb (38.7 GiB usable): " in said
     )
@@ -324,9 +324,9 @@ def test_the_pool_of_several_is_the_largest() -> None:
 def test_of_several_memory_is_that_of_the_largest_and_disk_that_of_all() -> None:
     small, large = needs("tracing=full"), needs("tracing=full", "cache.blocks=512", "repeats=9")
     said = in_words([small, large])
-    assert f"needs {in_gib(large.memory.total_bytes)} GiB" in said
+    assert f"needs {gib_text(large.memory.total_bytes)} GiB" in said
     disk = small.stored_bytes + large.stored_bytes + max(small.spool_bytes, large.spool_bytes)
-    assert f"{in_gib(disk)} GiB of disk" in said
+    assert f"{gib_text(disk)} GiB of disk" in said
 
 
 def test_as_json_the_numbers_are_bytes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -352,4 +352,4 @@ def test_as_json_other_devices_need_no_gpu(capsys: pytest.CaptureFixture[str]) -
     ("size", "text"), [(0, "0.0"), (GIB, "1.0"), (69 * MIB, "0.067"), (4321 * GIB, "4,321.0")]
 )
 def test_sizes_are_gib(size: int, text: str) -> None:
-    assert in_gib(size) == text
+    assert gib_text(size) == text

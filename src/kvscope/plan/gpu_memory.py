@@ -73,10 +73,10 @@ class GpuMemory:
             "copies": self.copy_bytes,
             "event buffers": self.event_buffer_bytes,
         }
-        return ", ".join(f"{what} {in_gib(size)}" for what, size in parts.items() if size)
+        return ", ".join(f"{what} {gib_text(size)}" for what, size in parts.items() if size)
 
 
-def in_gib(size_bytes: int) -> str:
+def gib_text(size_bytes: int) -> str:
     """'14.9', or '0.067' of less than a tenth."""
     size = size_bytes / GIB
     return f"{size:,.1f}" if size >= 0.1 or not size else f"{size:.2g}"

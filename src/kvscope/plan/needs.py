@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kvscope.plan.gpu_memory import GpuMemory, in_gib, is_tight
+from kvscope.plan.gpu_memory import GpuMemory, gib_text, is_tight
 from kvscope.plan.kv_events import spool_bytes, stored_bytes
 
 if TYPE_CHECKING:
@@ -91,4 +91,4 @@ def _verdict(needs: Sequence[GpuNeeds]) -> str:
 
 def gib(size_bytes: int) -> str:
     """'14.9 GiB'."""
-    return f"{in_gib(size_bytes)} GiB"
+    return f"{gib_text(size_bytes)} GiB"

@@ -8,7 +8,7 @@ from kvscope.errors import BadInput
 from kvscope.plan import gpu_memory
 from kvscope.plan.device import Device, Kernels, Speed
 from kvscope.plan.fields import Label, impossible
-from kvscope.plan.gpu_memory import GpuMemory, in_gib
+from kvscope.plan.gpu_memory import GpuMemory, gib_text
 from kvscope.plan.parts import Conditions
 
 
@@ -59,8 +59,8 @@ class Cuda(Device):
         needed = self.gpu_memory(experiment)
         if needed.total_bytes > usable:
             raise impossible(
-                f"{in_gib(needed.total_bytes)} GiB of GPU memory ({needed.words}) must fit into "
-                f"the {in_gib(usable)} GiB of device.hardware={self.hardware} that CUDA leaves "
+                f"{gib_text(needed.total_bytes)} GiB of GPU memory ({needed.words}) must fit into "
+                f"the {gib_text(usable)} GiB of device.hardware={self.hardware} that CUDA leaves "
                 "free",
                 "cache.blocks",
                 "engine.max_num_batched_tokens",
