@@ -41,6 +41,8 @@ def start(
     ours, theirs = pty.openpty()
 
     def take_terminal() -> None:
+        for number in (signal.SIGHUP, signal.SIGINT):  # ignored if pytest runs under nohup
+            signal.signal(number, signal.SIG_DFL)
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
     with (place / "said").open("wb") as said:
@@ -94,7 +96,7 @@ def assert_all_end(
         parent.end(way)
         limit_s = KILL_LIMIT_S if way == signal.SIGKILL else LIMIT_S
         _, alive = psutil.wait_procs([*family, psutil.Process(parent.process.pid)], limit_s)
-        assert not alive, [one.cmdline() for one in alive]
+        assert not alive, [(one.pid, one.ppid(), one.status(), one.cmdline()) for one in alive]
         assert not users_of(place)
     finally:
         for one in family:
@@ -107,13 +109,17 @@ def assert_all_end(
 
 
 def names(part: str, at_least: int = 1) -> Callable[[set[psutil.Process]], bool]:
-    """Whether there are so many processes whose command has this part."""
+    """Whether there are so many processes whose command has these words in a row."""
+    words = part.split()
+
+    def is_named(command: Sequence[str]) -> bool:
+        return any([*command[i : i + len(words)]] == words for i in range(len(command)))
 
     def works(family: set[psutil.Process]) -> bool:
         found = 0
         for one in family:
             with suppress(psutil.Error):
-                found += part in " ".join(one.cmdline())
+                found += is_named(one.cmdline())
         return found >= at_least
 
     return works

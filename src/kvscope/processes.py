@@ -97,18 +97,24 @@ def end_family(pid: int) -> None:
             with suppress(psutil.Error):
                 one.terminate()
         psutil.wait_procs(family, PATIENCE_S)
-        for one in {*family, *_descendants(family)}:
-            with suppress(psutil.Error):
-                one.kill()
+        _kill_all(family)
 
 
-def _descendants(family: "Iterable[psutil.Process]") -> "Iterator[psutil.Process]":
-    """What processes of a family started meanwhile."""
-    import psutil
+def _kill_all(family: "Iterable[psutil.Process]") -> None:
+    """Kill processes and their descendants: all are stopped first, so that none starts another."""
+    import psutil  # not above: the doctor needs the standard library only
 
-    for one in family:
-        with suppress(psutil.Error):
-            yield from one.children(recursive=True)
+    stopped: set[psutil.Process] = set()
+    left = [*family]
+    while left:
+        one = left.pop()
+        stopped.add(one)
+        with suppress(psutil.Error):  # it has ended
+            one.suspend()
+            left += set(one.children()) - stopped
+    for one in stopped:
+        with suppress(psutil.Error):  # likewise
+            one.kill()
 
 
 @contextmanager
@@ -117,9 +123,37 @@ def forks(count: int) -> "Iterator[ProcessPoolExecutor]":
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
-    context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(count, context, end_with_parent()) as pool, no_child_left():
+    context, tie = multiprocessing.get_context("fork"), end_with_parent()
+
+    def begin() -> None:
+        for number in (*ENDING, signal.SIGINT):  # a fork would catch its parent's exception
+            signal.signal(number, signal.SIG_DFL)
+        tie()
+
+    with ProcessPoolExecutor(count, context, begin) as pool, no_child_left():
+        with _signals_later():
+            pool.submit(int)  # makes all forks
         yield pool
+
+
+@contextmanager
+def _signals_later() -> Iterator[None]:
+    """Let signals wait in a `with` block that forks: Python drops what is raised as it forks."""
+    if threading.current_thread() is not threading.main_thread():  # has no signals
+        yield
+        return
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in (*ENDING, signal.SIGINT)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for missed in came:
+            signal.raise_signal(missed)
 
 
 @contextmanager
@@ -135,10 +169,7 @@ def no_child_left() -> Iterator[None]:
     try:
         yield
     except BaseException:
-        family = set(this.children()) - before
-        for one in {*family, *_descendants(family)}:
-            with suppress(psutil.Error):  # it has ended
-                one.kill()
+        _kill_all(set(this.children()) - before)
         raise
 
 
