@@ -215,7 +215,6 @@ FORGED = {
 }
 
 
-@pytest.mark.representative
 def test_a_forged_conversation_is_noticed(closed) -> None:
     whole = closed("modeled", "overflow=swap").records
     assert not found(whole, VIOLATED)

@@ -51,6 +51,21 @@ PROGRAMS = {
 }
 
 
+# Of these, `make test` ends the parent in these ways.
+REPRESENTATIVE = ("run", "running_whole that ignores TERM", "forks, where signals are exceptions")
+ITS_ENDS = (signal.SIGTERM, signal.SIGKILL)
+CASES = [
+    pytest.param(
+        kind,
+        way,
+        marks=[pytest.mark.thorough] * (kind not in REPRESENTATIVE or way not in ITS_ENDS),
+        id=f"{kind}-{way}",
+    )
+    for kind in PROGRAMS
+    for way in ENDS
+]
+
+
 def all_work(kind: str, family: set[psutil.Process]) -> bool:
     """Whether each child that a program of this kind has is there."""
     if kind.startswith("forks that"):
@@ -59,8 +74,7 @@ def all_work(kind: str, family: set[psutil.Process]) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ENDS, ids=str)
-@pytest.mark.parametrize("kind", PROGRAMS)
+@pytest.mark.parametrize(("kind", "way"), CASES)
 def test_a_parent_that_ends_takes_all_with_it(
     kind: str, way: "signal.Signals | str", tmp_path: Path
 ):

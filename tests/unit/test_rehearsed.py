@@ -181,8 +181,11 @@ def leave(run: Path) -> None:
 
 Forgery = Callable[[Path], None]
 FORGERIES = [
-    *(leave, drop_label, forge_label, drop_and_analyse, forge_and_analyse),
-    *(forge_tables, forge_all_but_one),
+    *(leave, forge_label, forge_all_but_one),
+    *(
+        pytest.param(one, marks=pytest.mark.thorough)
+        for one in (drop_label, drop_and_analyse, forge_and_analyse, forge_tables)
+    ),
 ]
 forgeries = pytest.mark.parametrize("forge", FORGERIES)
 
@@ -312,6 +315,7 @@ def test_no_number_of_the_page_is_without_the_words(results: Path) -> None:
     assert "2 complete, 2 valid, 2 rehearsed, not measured" in html
 
 
+@pytest.mark.thorough
 def test_the_check_of_the_page_finds_what_is_not_labelled(mixed: StudyData, results: Path) -> None:
     html = report(["fake"], results, None).read_text(encoding="utf-8")
     assert unlabelled(Page(html.replace(NOT_MEASURED, "").replace("Rehearsed, not", "")))
@@ -335,6 +339,7 @@ def test_the_files_of_a_study_say_it_in_each_row(results: Path) -> None:
     assert set(compared["how"]) == {REHEARSED}
 
 
+@pytest.mark.thorough
 def test_the_terminal_says_it_beside_the_numbers(results: Path, capsys: Captured) -> None:
     run = str(runs_of(results)[1])
     for words in (
@@ -368,6 +373,7 @@ def test_no_ratio_is_between_a_rehearsed_run_and_another(mixed: StudyData) -> No
             assert all(kind[one] == kind[base] for base in bases)
 
 
+@pytest.mark.thorough
 def test_rounds_of_a_rehearsal_say_nothing_of_measured_ones(tmp_path: Path) -> None:
     fakes = [
         replace(one, campaign="0123456789ab", waiting=(0.0, 0.1, 0.2))
@@ -382,6 +388,7 @@ def test_rounds_of_a_rehearsal_say_nothing_of_measured_ones(tmp_path: Path) -> N
     )
 
 
+@pytest.mark.thorough
 def test_the_page_of_both_kinds_names_those_that_are_rehearsed(mixed: StudyData) -> None:
     place = mixed.runs[0].directory.parents[1]
     html = report(["fake"], place, None).read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ import programs
 from rehearsals import outcomes_of
 from tests.conftest import Require
 
-pytestmark = [pytest.mark.engine, pytest.mark.representative]
+pytestmark = pytest.mark.engine
 
 
 @pytest.fixture(scope="module")
