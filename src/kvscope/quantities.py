@@ -22,7 +22,10 @@ DURATIONS: Mapping[str, int | Fraction] = {
 SIZE_HELP = "as 80G, 80GiB (both binary) or 80GB (decimal)"
 DURATION_HELP = "or with a unit: ms, s, min, h or d"
 MOST_BYTES, MOST_SECONDS = 2**63 - 1, 10**9
-_QUANTITY = re.compile(r"(\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(e[+-]?\d{1,2})?\s*([a-zµ]*)", re.I)
+_NUMBER, _EXPONENT = r"(\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})", r"([eE][+-]?\d{1,2})?"
+_QUANTITY = re.compile(rf"{_NUMBER}{_EXPONENT}\s*([a-zA-Zµ]*)")
+QUANTITY = rf"^\s*{_NUMBER}{_EXPONENT}\s*[a-zA-Zµ]*\s*$"
+"""A number with or without a unit, as a pattern of JSON Schema."""
 _FOLDED = {unit.lower(): factor for unit, factor in SIZES.items()}
 
 
@@ -40,15 +43,16 @@ def parse_size(text: str, unit: str = "B", least: int = 1) -> int:
     return int(number)
 
 
-def parse_duration(text: str, unit: str = "s") -> float:
-    """Seconds, above 0, of a duration as '90', '90 s', '1.5min' or '2h'.
+def parse_duration(text: str, unit: str = "s", or_0: bool = False) -> float:
+    """Seconds, above 0 or `or_0`, of a duration as '90', '90 s', '1.5min' or '2h'.
 
     A number alone is in `unit`. ValueError, a sentence, for anything else.
     """
     number = _parse(text, DURATIONS, unit)
-    if number is None or not 0 < number <= MOST_SECONDS:
+    if number is None or not (0 < number <= MOST_SECONDS or (or_0 and number == 0)):
         raise ValueError(
-            f"{text[:60]!r} is not a duration above 0 (and below 31 years), {_named(unit)} "
+            f"{text[:60]!r} is not a duration {'of 0 or more' if or_0 else 'above 0'} "
+            f"(and below 31 years), {_named(unit)} "
             f"{DURATION_HELP}"
         )
     return float(number)

@@ -270,7 +270,7 @@ def expected_hits(trace: list[Any], admitted: list[int], block: int) -> list[int
 @pytest.mark.parametrize(
     ("workload", "trace", "block"),
     [
-        pytest.param("agents", "agents_6", 64, marks=pytest.mark.representative),
+        ("agents", "agents_6", 64),
         ("mooncake", "mooncake_conversation_40", 512),
     ],
 )

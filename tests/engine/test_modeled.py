@@ -45,7 +45,9 @@ TABLES = ("requests", "steps", "batch", "preemptions", "layers", "workload")
 COLLECTED = ("kv_events", "kv_kernels", "timeline")
 
 
-@pytest.fixture(scope="module", params=list(PUBLISHED))
+@pytest.fixture(
+    scope="module", params=["recompute", pytest.param("swap", marks=pytest.mark.thorough)]
+)
 def published(request, warm: Warm) -> tuple[str, Path]:
     words = [*WORKLOAD, f"overflow={request.param}", "cache.blocks=758"]
     return request.param, directory_of(warm, words, "modeled")

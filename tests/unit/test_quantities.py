@@ -151,6 +151,17 @@ def test_a_key_takes_a_unit_and_its_id_is_that_of_the_number(text: str, number: 
     assert [one.varied["cache.gib"] for one in plan.experiments] == [float(number), 2]
 
 
+def test_a_time_to_think_takes_a_unit_and_may_be_0() -> None:
+    ids_ = [ids("workload=conversation", f"workload.think_s={text}") for text in ("500ms", "0.5")]
+    assert ids_[0] == ids_[1]
+    assert ids("workload=conversation", "workload.think_s=0s")
+
+
+def test_a_rate_is_no_duration() -> None:
+    with pytest.raises(BadInput, match=r"workload\.rate_per_s is '5min' .* a number"):
+        ids("workload.arrival=poisson", "workload.rate_per_s=5min")
+
+
 def test_a_duration_of_a_key_takes_a_unit() -> None:
     assert ids("repeats={min:3,until:0.1,budget_s:2min}") == ids(
         "repeats={min:3,until:0.1,budget_s:120}"

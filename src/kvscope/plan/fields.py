@@ -12,11 +12,12 @@ from pydantic import (
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
+    WithJsonSchema,
     model_serializer,
 )
 from pydantic_core import PydanticCustomError
 
-from kvscope.quantities import parse_duration, parse_size
+from kvscope.quantities import QUANTITY, parse_duration, parse_size
 
 IMPOSSIBLE = "impossible"
 # The forms of a value that is a number or a group of keys. They stand in pydantic's locations and
@@ -46,7 +47,7 @@ def in_gib(value: Any) -> Any:
 
 def in_seconds(value: Any) -> Any:
     """Seconds of a duration with a unit, as '2min'; what is no text is left as it is."""
-    return _quantity(value, parse_duration)
+    return _quantity(value, lambda text: parse_duration(text, or_0=True))
 
 
 def _quantity(value: Any, parse: Callable[[str], float]) -> Any:
@@ -71,13 +72,19 @@ def as_number(key: str, value: Any) -> Any:
     A text that is none is left for the key's own validation to refuse.
     """
     name = key.rpartition(".")[2]
-    convert = (
-        in_gib if name.split("_")[-1] == "gib" else in_seconds if name.endswith("_s") else None
-    )
+    is_duration = name.endswith("_s") and not name.endswith("_per_s")
+    convert = in_gib if name.split("_")[-1] == "gib" else in_seconds if is_duration else None
     try:
         return convert(value) if convert else value
     except PydanticCustomError:
         return value
+
+
+def as_written(**bounds: float) -> WithJsonSchema:
+    """The JSON Schema of a quantity: a number within bounds, or a text of a number and a unit."""
+    return WithJsonSchema(
+        {"anyOf": [{"type": "number", **bounds}, {"type": "string", "pattern": QUANTITY}]}
+    )
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]
@@ -85,10 +92,14 @@ Count = Annotated[Whole, Field(ge=1, le=MAX_NUMBER)]
 Requests = Annotated[Whole, Field(ge=1, le=MAX_REQUESTS)]
 Tokens = Annotated[Whole, Field(ge=1, le=MAX_LENGTH)]
 Real = Annotated[float, Field(allow_inf_nan=False)]
-Gib = Annotated[Real, Field(gt=0, le=1e6), BeforeValidator(in_gib)]
+Gib = Annotated[
+    Real, Field(gt=0, le=1e6), BeforeValidator(in_gib), as_written(exclusiveMinimum=0, maximum=1e6)
+]
+# From 0 on, as a time to think; its bounds are those of the key.
+Pause = Annotated[Real, BeforeValidator(in_seconds)]
 # Requests a second: one in three hours, at the least.
 Rate = Annotated[Real, Field(ge=1e-4, le=1e6)]
-Seconds = Annotated[Real, Field(gt=0), BeforeValidator(in_seconds)]
+Seconds = Annotated[Real, Field(gt=0), BeforeValidator(in_seconds), as_written(exclusiveMinimum=0)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=60)]
 
 

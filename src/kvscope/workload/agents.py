@@ -18,7 +18,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from kvscope.errors import BadInput
-from kvscope.plan.fields import Label, Real, Requests
+from kvscope.plan.fields import Label, Pause, Requests, as_written
 from kvscope.reading import short_repr
 from kvscope.workload.blocks import BlockTrace, Row, block_ids, seconds, whole_number
 from kvscope.workload.script import Text, Texts, Turn, cut, length
@@ -37,7 +37,10 @@ class Agents(BlockTrace):
     )
 
     num_conversations: Annotated[Requests | None, Label("conversations", "{} conversations")] = None
-    max_think_s: Annotated[Real | None, Field(ge=0), Label("longest think time (s)")] = None
+    max_think_s: Annotated[
+        Annotated[Pause, Field(ge=0), as_written(minimum=0)] | None,
+        Label("longest think time (s)"),
+    ] = None
 
     @property
     def published_block(self) -> int:

@@ -8,7 +8,17 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from kvscope.plan.fields import MAX_LENGTH, Count, Label, Real, Requests, Tokens, Whole
+from kvscope.plan.fields import (
+    MAX_LENGTH,
+    Count,
+    Label,
+    Pause,
+    Real,
+    Requests,
+    Tokens,
+    Whole,
+    as_written,
+)
 from kvscope.workload.script import Scripted, Text, Texts, Turn, length
 from kvscope.workload.streams import Purpose, stream
 
@@ -50,7 +60,12 @@ class Conversation(Scripted):
     growth_tokens_sigma: Sigma = 0.0
     output_tokens: Annotated[Tokens, Label("output tokens", "{} output tokens")]
     output_tokens_sigma: Sigma = 0.0
-    think_s: Annotated[Real, Field(ge=0, le=LONGEST_PAUSE_S), Label("think time (s)")]
+    think_s: Annotated[
+        Pause,
+        Field(ge=0, le=LONGEST_PAUSE_S),
+        as_written(minimum=0, maximum=LONGEST_PAUSE_S),
+        Label("think time (s)"),
+    ]
     think_sigma: Sigma = 0.0
 
     length_keys: ClassVar[tuple[str, ...]] = ()
