@@ -309,7 +309,8 @@ def shrink(config: Path) -> None:
         if experiment.pop("cache.oversubscription", None):  # two requests would fit into nothing
             experiment["cache.blocks"] = 1024
         study["figures"] = study.get("figures", [])[:1] or ["throughput"]
-        study.pop("compare", None)  # what it asks about varies no longer
+        for asked in ("compare", "levels"):  # what they are about varies no longer
+            study.pop(asked, None)
         study["grids"] = [{"name": grid["name"], "set": experiment}]
         (config / "study" / f"{name}.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from kvscope.analyse.events import COLUMNS, Events
-from kvscope.events import K_READ, V_READ
+from kvscope.events import K_READ, K_WRITE, V_READ
 from kvscope.report.data import StudyData
 from kvscope.runschema import MEASURED, MODELED
 from kvscope_paper import page
@@ -25,6 +25,7 @@ from kvscope_paper.claims.judging import (
     UNKNOWN,
     Claim,
     by_count,
+    within,
 )
 from kvscope_paper.claims.registry import anchor, claims, judged
 from kvscope_paper.claims.values import Values
@@ -35,7 +36,8 @@ CLAIMS = claims()
 DEVICE = "modeled a100-40gb"
 NOT_PUBLISHED = "No values are published."
 SECTIONS = (
-    *("IV", "VI-A", "VI-B", "VI-C", "VI-C, key observations", "VI-C, use of the cache"),
+    *("II", "IV", "V-A", "V-D", "VI-A", "VI-A, key observations", "VI-B"),
+    *("VI-C", "VI-C, key observations", "VI-C, use of the cache"),
     *("abstract III-B (poster, Figures 2 to 5)", "abstract III-C (poster, Figure 6)"),
 )
 # Those of the figures without published values come between the others.
@@ -83,7 +85,7 @@ def test_a_claim_names_published_figures_or_says_that_there_are_none(claim):
 
 def test_claims_stand_in_the_papers_order_each_after_the_last_figure_it_rests_on():
     places = [
-        (SECTIONS.index(claim.section), max(FIGURES.index(one) for one in claim.figures))
+        (SECTIONS.index(claim.section), max(map(FIGURES.index, claim.figures), default=-1))
         for claim in CLAIMS
     ]
     assert places == sorted(places)
@@ -197,7 +199,10 @@ def of_steps(figure: str, **columns) -> Values:
 
 @pytest.mark.parametrize(
     ("early", "late", "verdict"),
-    [(6.4, 1.9, HOLDS), (6.4, 2.2, IN_PART), (20.0, 1.9, IN_PART), (20.0, 9.0, FAILS)],
+    [
+        *((6.4, 1.9, HOLDS), (6.4, 2.9, HOLDS), (7.1, 1.9, IN_PART), (6.4, 3.1, IN_PART)),
+        *((20.0, 1.9, IN_PART), (20.0, 9.0, FAILS)),
+    ],
 )
 def test_the_host_pool_is_judged_by_its_peak_and_by_what_comes_later(early, late, verdict):
     own = of_steps(
@@ -243,11 +248,55 @@ def test_a_lost_read_refutes_that_all_are_recorded(monkeypatch):
     assert judged_by(monkeypatch, claim, reads(*PREFILL, *DECODE[:-1])) == FAILS
 
 
-def test_blocks_whose_ids_fall_refute_their_rising_order(monkeypatch):
+def test_of_blocks_whose_ids_fall_and_of_an_order_that_goes_back_each_refutes_a_part(monkeypatch):
     claim = claims_of("6b", "increasing order")
     falling = [(step, kind, 20 - block, start) for step, kind, block, start in DECODE]
+    back = [(step, kind, 20 - block, 100 - start) for step, kind, block, start in DECODE]
+    both = [(step, kind, block, 100 - start) for step, kind, block, start in DECODE]
     assert judged_by(monkeypatch, claim, reads(*PREFILL, *DECODE)) == HOLDS
-    assert judged_by(monkeypatch, claim, reads(*PREFILL, *falling)) == FAILS
+    assert judged_by(monkeypatch, claim, reads(*PREFILL, *falling)) == IN_PART
+    assert judged_by(monkeypatch, claim, reads(*PREFILL, *back)) == IN_PART
+    assert judged_by(monkeypatch, claim, reads(*PREFILL, *both)) == FAILS
+
+
+def test_reads_that_begin_together_refute_that_they_are_less_parallel_than_writes(monkeypatch):
+    claim = claims_of("6b", "less parallel")
+    written = ((0, K_WRITE, 4, 1), (0, K_WRITE, 7, 3))
+    together = [(step, kind, block, 10) for step, kind, block, _ in DECODE]
+    assert judged_by(monkeypatch, claim, reads(*written, *DECODE)) == HOLDS
+    assert judged_by(monkeypatch, claim, reads(*written, *together)) == FAILS
+    assert judged_by(monkeypatch, claim, reads(*PREFILL, *DECODE)) == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("layers", "mib", "verdict"), [(32, 8, HOLDS), (16, 8, IN_PART), (64, 16, IN_PART)]
+)
+def test_the_size_of_a_block_is_judged_by_layer_and_in_all(layers, mib, verdict):
+    claim = claims_of("6b", "128 KB")
+    facts = {"engine": {"block_bytes": mib * 2**20}}
+    run = SimpleNamespace(id="one", facts=facts, settings={"model": {"layers": layers}})
+    own = [compared(point, point.value, run) for point in points(("6b",))]
+    assert claim.ours(Values(own)).verdict == verdict
+
+
+def test_another_model_is_not_the_one_of_table_1():
+    (claim,) = (one for one in CLAIMS if "Table I " in one.words)
+    model = {"hidden_size": 5120, "layers": 40, "attention_heads": 40, "kv_heads": 40}
+    for length, verdict in ((2048, HOLDS), (4096, FAILS)):
+        settings = {"model": model | {"max_position_embeddings": length}}
+        run = SimpleNamespace(id="one", settings=settings)
+        own = [
+            compared(point, point.value, run)
+            for point in points(("3c",))
+            if point.settings["model.name"] == "opt-13b"
+        ]
+        assert claim.ours(Values(own)).verdict == verdict
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.0999, True), (0.1, True), (0.1004, False)])
+def test_a_share_is_judged_before_it_is_rounded(share, verdict):
+    assert within(share, 0.1) == verdict
+    assert within(-share, 0.1) == verdict
 
 
 def test_v_before_k_refutes_that_it_is_later(monkeypatch):
@@ -257,10 +306,31 @@ def test_v_before_k_refutes_that_it_is_later(monkeypatch):
     assert judged_by(monkeypatch, claim, reads(*PREFILL, *exchanged)) == FAILS
 
 
-def test_modeled_times_of_single_accesses_tell_nothing(monkeypatch):
-    claim, events = claims_of("6b", "at the same time"), reads(*PREFILL, *DECODE)
+SET_BY_THE_MODEL = {
+    "at the same time": HOLDS,
+    "buffers": HOLDS,
+    "increasing order": HOLDS,
+    "later than K": HOLDS,
+    "Prefill reads nothing": FAILS,
+}
+
+
+@pytest.mark.parametrize(("words", "measured"), SET_BY_THE_MODEL.items())
+def test_what_the_model_sets_itself_tells_nothing_of_accesses(monkeypatch, words, measured):
+    claim, events = claims_of("6b", words), reads(*PREFILL, *DECODE)
     assert judged_by(monkeypatch, claim, events, MODELED) == UNKNOWN
-    assert judged_by(monkeypatch, claim, events, MEASURED) == HOLDS
+    assert judged_by(monkeypatch, claim, events, MEASURED) == measured
+
+
+def test_a_modeled_decode_pass_tells_nothing_of_one_that_is_recorded():
+    (claim,) = (one for one in CLAIMS if "about 25 ms" in one.words)
+    steps = pd.DataFrame({"phase": ["prefill", "decode"], "duration_s": [1.0, 0.025]})
+    verdicts = {}
+    for source in (MODELED, MEASURED):
+        run = SimpleNamespace(id="one", time_source=source, steps=lambda repeat: steps)
+        own = [compared(point, point.value, run) for point in points(("6a", "6b"))]
+        verdicts[source] = claim.ours(Values(own)).verdict
+    assert verdicts == {MODELED: UNKNOWN, MEASURED: HOLDS}
 
 
 def test_each_device_is_judged_by_its_own_values():

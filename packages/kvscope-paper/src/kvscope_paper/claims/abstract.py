@@ -3,7 +3,6 @@
 from kvscope.passes import DECODE
 from kvscope_paper.claims.judging import (
     TIE,
-    UNKNOWN,
     Finding,
     by_count,
 )
@@ -63,14 +62,9 @@ def lowest(values: Values) -> Finding | None:
             return None
         lowest.append(MEMORY[min(own, key=lambda one: one.as_timed).point.x])
     return by_count(
-        [share in (30, 50) for share in lowest],
+        [set(lowest) <= {30, 50}, 30 in lowest],
         f"Recomputation costs least with {lowest[0]} %, swap with {lowest[1]} %.",
     )
-
-
-def undecided(values: Values, figure: str, because: str) -> Finding | None:
-    """Experiments that have the figure's values decide no more than the published ones."""
-    return Finding(UNKNOWN, because) if values.of(figure) else None
 
 
 def long_sequences(values: Values) -> Finding | None:

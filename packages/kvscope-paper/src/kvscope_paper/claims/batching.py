@@ -76,7 +76,11 @@ def half_full(values: Values) -> Finding | None:
     if not shares:
         return None
     near = [within(1 - share, LITTLE) for share in shares]
-    return by_count(near, f"Half a window reaches {span(shares)} of the throughput of a full one.")
+    return by_count(
+        near,
+        f"Half a window reaches {span(shares)} of the throughput of a full one; with {{}} lengths "
+        f"of prompts it loses {percent(LITTLE)} at most.",
+    )
 
 
 def tokens_decide(values: Values) -> Finding | None:
@@ -115,7 +119,7 @@ def quarter_window(values: Values) -> Finding | None:
             shares.append(short[-1].as_timed / max(one.as_timed for one in own))
     if not shares:
         return None
-    enough = [round(share, 2) >= 0.75 for share in shares]
+    enough = [share >= 0.75 for share in shares]
     return by_count(enough, f"A quarter of the window at most reaches {span(shares)} of the peak.")
 
 
@@ -123,7 +127,7 @@ def other_models(values: Values) -> Finding | None:
     shares = {model: list(_of_window(values, model, 1 / 4)) for model in (OPT, LLAMA)}
     if not all(shares.values()):
         return None
-    enough = [round(median(own), 2) >= 0.75 for own in shares.values()]
+    enough = [median(own) >= 0.75 for own in shares.values()]
     words = (f"{span(own)} with {SHORT[model]}" for model, own in shares.items())
     return by_count(
         enough,
@@ -279,6 +283,20 @@ def opt_slower(values: Values) -> Finding | None:
     return by_count(
         [within(ratio / 1.7 - 1, LITTLE) for ratio in ratios],
         f"OPT-13B is {words} times slower, prefill first and mixed.",
+    )
+
+
+def hurts_fast_passes(values: Values) -> Finding | None:
+    """Whether the model with the faster passes loses more by chunks of 512 tokens."""
+    plain = _of_models(values, batching__name="prefill_first")
+    chunked = _of_models(values, batching__chunk_tokens=512)
+    losses = {model: 1 - chunked[model] / plain[model] for model in plain if model in chunked}
+    if not {YARN, OPT} <= losses.keys():
+        return None
+    return by_count(
+        [losses[YARN] >= SHARP, losses[YARN] > losses[OPT]],
+        f"Chunks of 512 tokens cost Yarn-Llama-2-7B {span([losses[YARN]])} of its throughput, "
+        f"OPT-13B, whose passes are slower, {span([losses[OPT]])}.",
     )
 
 

@@ -15,6 +15,7 @@ SHARP = 0.20  # 'sharp', 'much'
 MINUS = "\N{MINUS SIGN}"
 PER_CENT = f"{NBSP}%"
 TIE = 0.01  # two costs that differ by less are equal
+POINT = 0.01  # what is said in whole percent is within one of them
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,9 @@ class Finding:
 
 
 NOT_RUN = Finding(UNKNOWN, "Not run.")
-MODELED_ACCESSES = Finding(UNKNOWN, "The model sets when an access begins; it is not measured.")
+MODELED_ACCESSES = Finding(
+    UNKNOWN, "The model sets which accesses there are, in which order and when; none is measured."
+)
 
 Judge = Callable[[Values], Finding | None]
 
@@ -63,9 +66,14 @@ def by_count(right: Sequence[bool], evidence: str) -> Finding | None:
     return Finding(verdict, evidence.format(f"{sum(right)} of {len(right)}"))
 
 
+def undecided(values: Values, figure: str, because: str) -> Finding | None:
+    """Experiments that have the figure's values decide no more than the published ones."""
+    return Finding(UNKNOWN, because) if values.of(figure) else None
+
+
 def within(share: float, limit: float) -> bool:
-    """Whether a share, in whole percent as it is shown, is within a limit."""
-    return round(abs(share), 2) <= limit
+    """Whether a share is within a limit; it is judged as it is, and rounded where it is shown."""
+    return abs(share) <= limit
 
 
 def span(shares: Sequence[float]) -> str:

@@ -11,6 +11,7 @@ from kvscope_paper.claims.judging import (
     HOLDS,
     IN_PART,
     LITTLE,
+    POINT,
     TIE,
     UNKNOWN,
     Finding,
@@ -342,7 +343,10 @@ def _time_full(run: ReportedRun) -> tuple[float, tuple[float, float]]:
 def host_pool(
     values: Values, figure: str, seconds: float, peak: float, later: float
 ) -> Finding | None:
-    """The share of the host pool in use: its peak in so many seconds, and its most after them."""
+    """The share of the host pool in use: its peak in so many seconds, and its most after them.
+
+    Both are said in whole percent, and read as within one of them.
+    """
     run = _first(values, figure, SWAP)
     if run is None:
         return None
@@ -351,6 +355,6 @@ def host_pool(
     early = steps["start_s"] < seconds
     found, rest = float(share[early].max()), float(share[~early].max())
     return by_count(
-        [abs(found - peak) < 0.01, round(rest, 3) <= later],
+        [abs(found - peak) <= POINT, rest <= later + POINT],
         f"{percent(found)} at most in the first {seconds:.0f} s, then {percent(rest)}.",
     )
