@@ -10,12 +10,16 @@ SIZES: Mapping[str, int | Fraction] = (
     | {f"{prefix}B": 1000**power for power, prefix in enumerate(_PREFIXES, 1)}
     | {f"{prefix}iB": 1024**power for power, prefix in enumerate(_PREFIXES, 1)}
     | {prefix: 1024**power for power, prefix in enumerate(_PREFIXES, 1)}
+    | {f"{prefix}i": 1024**power for power, prefix in enumerate(_PREFIXES, 1)}
 )
 """Bytes of each unit of a size; 80G is 80 GiB, as `vllm serve` and the shell's tools have it."""
 
 DURATIONS: Mapping[str, int | Fraction] = {
     **{"us": Fraction(1, 10**6), "µs": Fraction(1, 10**6), "ms": Fraction(1, 1000)},
-    **{"s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600, "d": 86400},
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600),
+    **dict.fromkeys(("d", "day", "days"), 86400),
 }
 """Seconds of each unit of a duration."""
 
@@ -32,8 +36,8 @@ _FOLDED = {unit.lower(): factor for unit, factor in SIZES.items()}
 def parse_size(text: str, unit: str = "B", least: int = 1) -> int:
     """Bytes, rounded down, of a size as '80G', '1.5 TiB', '2gb' or '1e9'.
 
-    KB, MB, ... are powers of 1000; KiB, MiB, ... and K, M, ... are powers of 1024; upper and lower
-    case are the same. A number alone is in `unit`. ValueError, a sentence, for anything else and
+    KB, MB, ... are powers of 1000; KiB, Ki, K, MiB, ... are powers of 1024; upper and lower case
+    are the same. A number alone is in `unit`. ValueError, a sentence, for anything else and
     for less than `least` bytes.
     """
     number = _parse(text, _FOLDED, unit.lower())

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -67,7 +68,10 @@ def test_a_linked_point_is_named_by_a_value(tmp_path: Path) -> None:
         ),
         ("levels: {model: {tiny-llama: a}}", "levels has model .* a key that varies"),
         ("levels: {cache.blokcs: {192: a}}", "cache.blokcs"),
-        ("levels: {cache.blocks: {192: ''}}", "levels"),
+        ("levels: {cache.blocks: {192: ''}}", "a name of 1 to 60 letters, without spaces"),
+        ("levels: {cache.blocks: {192: ' all'}}", "a name of 1 to 60 letters, without spaces"),
+        ("levels: {cache.blocks: {192: a, 48: a}}", "has 'a' .* for 2 values"),
+        ("levels: {cache.blocks: {'1_92': a}}", "levels.cache.blocks has '1_92'"),
         ("levels: {cache.blocks: {}}", "levels"),
         ("levels: {cache.blocks: {192: [a]}}", "levels"),
         ("levels: {cache.blocks: all}", "levels"),
@@ -77,6 +81,12 @@ def test_a_level_of_nothing_is_refused_in_a_sentence(tmp_path: Path, text: str, 
     with pytest.raises(BadInput, match=said) as caught:
         plan(tmp_path, text)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("names", [{"true": "a"}, {1: "a", 0: "b"}])
+def test_yes_and_no_cannot_be_named(names: dict[Any, str]) -> None:
+    with pytest.raises(BadInput, match="values are true, false, but must name numbers or texts"):
+        levels.check({"exclusive": names}, {"exclusive": [True, False]}, "mine")
 
 
 @given(st.one_of(st.integers(), st.floats(allow_nan=False), st.text()), st.text(min_size=1))

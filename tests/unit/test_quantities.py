@@ -19,6 +19,7 @@ UNITS = {
     **{"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15, "B": 1, "": 1},
     **{"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50},
     **{"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50},
+    **{"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50},
 }
 NONSENSE = (
     *(
@@ -32,7 +33,6 @@ NONSENSE = (
         "GiB",
         "1XB",
         "1 2",
-        "80Gi",
         "0x10",
         "1_000",
         "1,5G",
@@ -44,8 +44,10 @@ NONSENSE = (
 def test_the_table_of_units() -> None:
     assert UNITS == SIZES
     assert {unit: float(factor) for unit, factor in DURATIONS.items()} == {
-        **{"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1, "sec": 1},
-        **{"min": 60, "m": 60, "h": 3600, "d": 86400},
+        **{"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1, "sec": 1, "secs": 1, "second": 1},
+        **{"seconds": 1, "m": 60, "min": 60, "mins": 60, "minute": 60, "minutes": 60, "h": 3600},
+        **{"hr": 3600, "hrs": 3600, "hour": 3600, "hours": 3600},
+        **{"d": 86400, "day": 86400, "days": 86400},
     }
 
 

@@ -120,8 +120,9 @@ def test_a_cell_is_not_modeled_where_a_model_has_nothing_overflow(
 
 def test_only_modeled_offloading_lacks_the_time_of_its_submission() -> None:
     runs: list[Any] = [
-        Counted("modeled", {"offload_idle_s": 0.0}),
-        Counted("measured", {"offload_idle_s": 0.0}),
+        Counted("modeled", {"offload_stored_bytes": 4.0}),
+        Counted("measured", {"offload_stored_bytes": 4.0}),
+        Counted("modeled", {"offload_stored_bytes": 0.0, "offload_idle_s": 0.0}),
         Counted("modeled", {}),
     ]
-    assert [lacks_submission(run) for run in runs] == [True, False, False]
+    assert [lacks_submission(run) for run in runs] == [True, False, False, False]

@@ -212,8 +212,9 @@ both = pytest.mark.parametrize("workload", ["trace", "mooncake"])
 AMBIGUOUS: list[tuple[list[Any], dict[str, Any], int, str]] = [
     ([0.0, 61.114, 61.2], {}, 2, "timestamp is 61.114, which is no whole number"),
     ([0, 3000, 6000.5], {}, 3, "timestamp is 6000.5, which is no whole number"),
-    ([0, 61, 61, 95], {}, 4, "timestamp is 95, and different times lie 47.5 apart"),
-    ([1_700_000_000, 1_700_000_001], {}, 2, "different times lie 1 apart"),
+    ([0, 61, 61, 95], {}, 4, "timestamp is 95, and half of the different times lie 47.5 or less"),
+    ([*range(9), 2000], {}, 10, "half of the different times lie 1 or less apart"),
+    ([1_700_000_000, 1_700_000_500, 1_700_001_500], {}, 3, "or seconds since 1970"),
     ([0, 500, 9000], {"chat_id": 3}, 1, "timestamp is 0, beside chat_id"),
     ([0], {"parent_chat_id": -1}, 1, "Qwen-Bailian traces, whose times are in seconds"),
 ]
@@ -234,6 +235,19 @@ def test_times_that_may_be_seconds_are_refused_until_their_unit_is_said(
     for unit, per_second in (("s", 1), ("ms", 1000)):
         found = arrivals(workload, path, f"workload.time_unit={unit}")
         assert found == pytest.approx([(time - times[0]) / per_second for time in times])
+
+
+@both
+def test_times_of_years_are_refused(workload: str, tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "t.jsonl", [0, 61_114_000_000, 95_500_000_000])
+    with pytest.raises(BadInput, match=r":3: timestamp .* 1,105 days after the first if they are"):
+        arrivals(workload, path)
+
+
+def test_a_time_in_quotes_is_looked_at_as_it_is_read(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "t.jsonl", ["0", "61.114", "61.2"])
+    with pytest.raises(BadInput, match=r":2: timestamp is 61.114, which is no whole number"):
+        arrivals("trace", path)
 
 
 @both

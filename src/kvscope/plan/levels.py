@@ -1,5 +1,6 @@
 """Names that a study gives to values of its keys, and values that know their names."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -58,9 +59,21 @@ def check(levels: Levels, values: Mapping[str, list[Any]], study: str) -> None:
                 f"levels has {key} (study {study}) but must name values of a key that varies in "
                 f"its grids: {', '.join(k for k, own in values.items() if len(own) > 1) or 'none'}"
             )
+        can_be = [one for one in given if type(one) in _KINDS]
+        if not can_be:
+            raise BadInput(
+                f"levels has {key} (study {study}), whose values are "
+                f"{', '.join(map(format_value, given))}, but must name numbers or texts; remove it"
+            )
+        for words, count in Counter(names.values()).items():
+            if count > 1:
+                raise BadInput(
+                    f"levels.{key} has {words!r} (study {study}) for {count} values but must have "
+                    "a name of its own for each"
+                )
         for value in names:
-            if value not in given:
+            if value not in can_be:
                 raise BadInput(
                     f"levels.{key} has {format_value(value)} (study {study}) but must have values "
-                    f"that a grid gives the key: {', '.join(map(format_value, given))}"
+                    f"that a grid gives the key: {', '.join(map(format_value, can_be))}"
                 )

@@ -43,7 +43,16 @@ Values = Annotated[list[Value], Field(min_length=1)]
 Rows = Annotated[list[Row], Field(min_length=1)]
 
 
-LevelName = Annotated[str, Field(min_length=1, max_length=60, pattern=r"^\S[^\n\r]*$")]
+def _level(name: str) -> str:
+    if name.strip() != name or not name.isprintable() or not 1 <= len(name) <= LONGEST_LEVEL:
+        raise PydanticCustomError(
+            "level", f"a name of 1 to {LONGEST_LEVEL} letters, without spaces at its ends"
+        )
+    return name
+
+
+LONGEST_LEVEL = 60
+LevelName = Annotated[str, AfterValidator(_level)]
 LevelNames = Annotated[dict[str | int | float, LevelName], Field(min_length=1)]
 
 
@@ -138,7 +147,7 @@ def number(value: Any) -> Any:
     """The number that a text in quotes is; else the value."""
     for kind in (int, float):
         try:
-            return kind(value) if isinstance(value, str) else value
+            return kind(value) if isinstance(value, str) and "_" not in value else value
         except ValueError:
             continue
     return value

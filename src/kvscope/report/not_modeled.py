@@ -4,13 +4,12 @@ vLLM's offloading submits a job of copies on the host, before any copy runs. On 
 that takes no time: a policy that offloads by it can only gain, also where nothing overflows.
 """
 
-import math
 from collections.abc import Iterable
 
 from kvscope.report.data import ReportedRun
 from kvscope.runschema import MODELED
 
-OFFLOADS = "offload_idle_s"  # a metric of runs with vLLM's offloading alone
+STORED = "offload_stored_bytes"  # by jobs of vLLM's offloading
 PRESSURE = ("preemptions", "prefix_cache_evictions")
 SUBMITTING = "the host's time to submit copies"
 WITHOUT = f"without {SUBMITTING}, not modeled"
@@ -18,7 +17,7 @@ WITHOUT = f"without {SUBMITTING}, not modeled"
 
 def lacks_submission(run: ReportedRun) -> bool:
     """Whether a run's times lack what submitting the copies of vLLM's offloading takes."""
-    return run.time_source == MODELED and not math.isnan(run.number(OFFLOADS).value)
+    return run.time_source == MODELED and run.number(STORED).value > 0
 
 
 def is_ample(runs: Iterable[ReportedRun]) -> bool:

@@ -5,15 +5,19 @@ key in seconds. `refuse_ambiguous` refuses a file that may be one of them. Its s
 
 - keys of a format whose times are in seconds (`SECONDS_FORMATS`);
 - a time with a fraction, since Mooncake's are whole;
-- different times that lie less than `CLOSE` apart on average: as milliseconds more than ten
-  arrivals a second for as long as the file goes on, as seconds one within a minute and a half.
+- different times half of which lie less than `CLOSE` apart: as milliseconds more than ten arrivals
+  a second, as seconds one within a minute and a half;
+- times that are seconds since 1970, of this century;
+- times of more than `LONGEST_DAYS` in all, as nanoseconds read as milliseconds are.
 
 The file says its unit by the key `arrival_pass`, which `kvscope replay` writes, and the user by
 `workload.time_unit`. Equal times tell nothing: they are equal in any unit.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import islice, pairwise
+from statistics import median
 from typing import Annotated, Any, Literal
 
 from kvscope.errors import BadInput
@@ -30,6 +34,9 @@ SECONDS_FORMATS = {
     "parent_chat_id": "the Qwen-Bailian traces",
 }
 CLOSE = 100
+DAY = 24 * 60 * 60 * 1000
+LONGEST_DAYS = 366
+EPOCH_S = (10**9, 2**32)
 REMEDY = "say which with workload.time_unit=ms or workload.time_unit=s"
 
 
@@ -63,24 +70,30 @@ def refuse_ambiguous(
     `rows` are its JSON objects with their places in words; the first `most` of them are looked at.
     Times that are no numbers are left to the reader.
     """
-    first = last = (0.0, "")
-    different = 0
-    for place, time in _times(islice(rows, most)):
-        if not different or time != last[0]:
-            first = first if different else (time, place)
-            last, different = (time, place), different + 1
-    if different > 1 and 0 < (apart := (last[0] - first[0]) / (different - 1)) < CLOSE:
-        raise BadInput(
-            f"{last[1]}: {KEY} is {short_repr(last[0])}, and different times lie {apart:.3g} apart "
-            f"on average, which may be milliseconds, as expected, or seconds; {REMEDY}"
-        )
+    times = [*_times(islice(rows, most))]
+    different = [one for i, one in enumerate(times) if not i or one[1] != times[i - 1][1]]
+    if not different:
+        return
+    (_, first), (place, time) = different[0], different[-1]
+    apart = median([b - a for (_, a), (_, b) in pairwise(different)] or [math.inf])
+    if EPOCH_S[0] <= first < EPOCH_S[1] and len(different) > 1:
+        may_be = "which may be milliseconds, as expected, or seconds since 1970"
+    elif time - first > LONGEST_DAYS * DAY:
+        days = f"{(time - first) / DAY:,.0f} days"
+        may_be = f"{days} after the first if they are milliseconds, as expected"
+    elif 0 < apart < CLOSE:
+        half = f"half of the different times lie {apart:.3g} or less apart"
+        may_be = f"and {half}, which may be milliseconds, as expected, or seconds"
+    else:
+        return
+    raise BadInput(f"{place}: {KEY} is {short_repr(time)}, {may_be}; {REMEDY}")
 
 
 def _times(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str, float]]:
     """The times that may be in either unit; BadInput at the first sign of seconds."""
     for place, row in rows:
-        time = row.get(KEY)
-        if OWN_KEY in row or isinstance(time, bool) or not isinstance(time, int | float):
+        time = _number(row.get(KEY))
+        if OWN_KEY in row or time is None:
             continue
         named = next((key for key in SECONDS_FORMATS if key in row), None)
         if named or (isinstance(time, float) and not time.is_integer()):
@@ -94,3 +107,14 @@ def _times(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str,
                 f"{REMEDY}"
             )
         yield place, time
+
+
+def _number(value: Any) -> int | float | None:
+    """A time, which readers also take as a text; None of what is none."""
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    is_time = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_time and math.isfinite(value) else None
