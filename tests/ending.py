@@ -22,33 +22,47 @@ ENDS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL, TERMINAL]
 
 @dataclass
 class Parent:
-    """A process with a terminal of its own, and the terminal's other end."""
+    """A process, and the other end of its terminal, if it has one."""
 
     process: "subprocess.Popen[bytes]"
-    terminal: int
+    terminal: int | None
 
     def end(self, way: "signal.Signals | str") -> None:
         if isinstance(way, str):
-            os.close(self.terminal)
+            self.close()
         else:
             self.process.send_signal(way)
 
+    def close(self) -> None:
+        """Close the terminal."""
+        if self.terminal is not None:
+            os.close(self.terminal)
+        self.terminal = None
+
 
 def start(
-    command: Sequence[str], place: Path, variables: Mapping[str, str] | None = None
+    command: Sequence[str],
+    place: Path,
+    variables: Mapping[str, str] | None = None,
+    in_terminal: bool = False,
 ) -> Parent:
-    """Start a command as a shell in a terminal does; its output goes to a file `said`."""
+    """Start a command as a service does or a shell in a terminal; it writes to a file `said`.
+
+    In a terminal whatever ends it, the kernel sends SIGHUP to all that it started, also where
+    nothing else would end them.
+    """
     ours, theirs = pty.openpty()
 
     def take_terminal() -> None:
         for number in (signal.SIGHUP, signal.SIGINT):  # ignored if pytest runs under nohup
             signal.signal(number, signal.SIG_DFL)
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        if in_terminal:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
     with (place / "said").open("wb") as said:
         process = subprocess.Popen(
             command,
-            stdin=theirs,
+            stdin=theirs if in_terminal else subprocess.DEVNULL,
             stdout=said,
             stderr=said,
             env=os.environ | dict(variables or {}),
@@ -56,7 +70,9 @@ def start(
             preexec_fn=take_terminal,
         )
     os.close(theirs)
-    return Parent(process, ours)
+    if not in_terminal:
+        os.close(ours)
+    return Parent(process, ours if in_terminal else None)
 
 
 def family_of(parent: Parent, place: Path) -> set[psutil.Process]:
@@ -84,7 +100,7 @@ def assert_all_end(
     variables: Mapping[str, str] | None = None,
 ) -> None:
     """Start a command, end it once its children work, and see that all end within the limit."""
-    parent = start(command, place, variables)
+    parent = start(command, place, variables, in_terminal=way == TERMINAL)
     family: set[psutil.Process] = set()
     try:
         until = time.monotonic() + START_LIMIT_S
@@ -104,8 +120,7 @@ def assert_all_end(
                 one.kill()
         parent.process.kill()
         parent.process.wait()
-        with suppress(OSError):
-            os.close(parent.terminal)
+        parent.close()
 
 
 def names(part: str, at_least: int = 1) -> Callable[[set[psutil.Process]], bool]:

@@ -194,6 +194,7 @@ def _ask_engine() -> tuple[dict[str, Any], str]:
             [sys.executable, "-c", ENGINE_QUESTION],
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=IMPORT_LIMIT_S,
             env=os.environ | ENGINE_SETTINGS,
         )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import psutil
 
 PR_SET_PDEATHSIG = 1
-PATIENCE_S = 3.0  # for what is told to end
+PATIENCE_S = 2.0  # for what is told to end
 ENDING = (signal.SIGTERM, signal.SIGHUP)  # SIGINT is an exception anyway
 
 

@@ -603,7 +603,7 @@ COMPARISONS = Table(
         Column("other", TEXT, "the other experiment"),
         Column("key", TEXT, "the key in which they differ"),
         Column("metric", TEXT, "its name in docs/METRICS.md"),
-        Column("ratio", F64, "the metric of other / of base"),
+        Column("ratio", F64, "the metric of other / of base; null where one is not above 0"),
         Column("low", F64, "95 % confidence interval, lower end"),
         Column("high", F64, "95 % confidence interval, upper end; infinite if there is none"),
         Column("rounds", I32, "rounds that the interval is of; 0 where none connect the two"),
@@ -612,7 +612,12 @@ COMPARISONS = Table(
             "how",
             TEXT,
             "'adjusted' or 'paired' over rounds, 'independent' without common rounds, 'modeled'; "
-            "'rehearsed' of two such experiments",
+            "'rehearsed' of two such experiments; null without a ratio",
+        ),
+        Column("difference", F64, "the metric of other − of base, in its unit"),
+        Column("difference_low", F64, "95 % confidence interval, lower end; null if there is none"),
+        Column(
+            "difference_high", F64, "95 % confidence interval, upper end; null if there is none"
         ),
     ),
 )

@@ -50,7 +50,9 @@ def said(command: list[str], **variables: str) -> str:
 def test_snakemake_names_its_cache(place: tuple[Path, str], variable: str, below: str):
     directory, reason = place
     words = said([sys.executable, "-m", "snakemake", "-n"], **{variable: str(directory)})
-    assert words.startswith(f"{directory}/{below}snakemake cannot be written ({reason})")
+    assert words.startswith(
+        f"{directory}/{below}snakemake/snakemake/source-cache cannot be written ({reason})"
+    )
     assert "XDG_CACHE_HOME" in words
 
 

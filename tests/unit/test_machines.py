@@ -233,11 +233,12 @@ def test_its_memory_and_its_load_are_known_or_null(machine: Machine) -> None:
 
 @pytest.mark.parametrize("stream", [1, 2])
 @pytest.mark.parametrize("code", [0, 128])
+@pytest.mark.parametrize("words", ["fatal: bad object HEAD", "deprecated", "v0.1 \\351"])
 def test_an_error_of_git_is_no_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: int, code: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: int, code: int, words: str
 ) -> None:
     program = tmp_path / "git"
-    program.write_text(f"#!/bin/sh\necho fatal: bad object HEAD >&{stream}; exit {code}\n")
+    program.write_text(f"#!/bin/sh\nprintf '{words}\\n' >&{stream}; exit {code}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert provenance.source_commit() is None

@@ -38,7 +38,6 @@ prepare_venv() {
     file=$(file_of "$python") || die "'$python' is not a Python 3.11 or later that runs: install" \
         "one, or name one, make env PYTHON=…"
     wanted="$device $wheel"$'\n'"$file"
-    [ -f "$venv/pyvenv.cfg" ] || require_room
     provide_uv
     [ ! -d "$venv/conda-meta" ] || return 0
     noted=$(cat "$venv.variant" 2>/dev/null) || true
@@ -77,6 +76,7 @@ mend() {
 main() {
     trap 'die "Interrupted: make env goes on from here."' INT
     # One at a time. A uv that still runs after its make was killed counts, too.
+    [ -f "$venv/pyvenv.cfg" ] || require_room
     exec 9>>"$venv.lock"
     flock -n 9 || { echo "Waiting for another install into $venv" && flock 9; }
     prepare_venv

@@ -43,7 +43,7 @@ case ${ID:-} in
     *) unavailable "this is neither Debian nor Ubuntu" ;;
 esac
 
-work=$(mktemp -d)
+work=$(mktemp -d 2>/dev/null) || unavailable "${TMPDIR:-/tmp} cannot be written; TMPDIR names another place"
 new=$dest.new
 trap 'rm -rf "$work" "$new"' EXIT
 mkdir -p "$work"/{lists,cache/archives}/partial "$work"/{debs,tmp}

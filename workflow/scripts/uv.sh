@@ -8,13 +8,15 @@ die() {
     echo "$*" >&2
     exit 1
 }
-# Directories that uv and pip write to beside the environment, and the variables that move them.
+# The directory of the environment; those that uv and pip write to beside it, and the variables
+# that move them.
 require_room() {
     local cache=${XDG_CACHE_HOME:-${HOME:-~}/.cache} pair place said
-    for pair in "UV_CACHE_DIR=${UV_CACHE_DIR:-$cache/uv}" "TMPDIR=${TMPDIR:-/tmp}"; do
+    for pair in "=$(dirname "$venv")" "UV_CACHE_DIR=${UV_CACHE_DIR:-$cache/uv}" "TMPDIR=${TMPDIR:-/tmp}"; do
         place=${pair#*=}
         said=$({ mkdir -p "$place" && head -c 65536 /dev/zero >"$place/.room-$$"; } 2>&1) || {
             rm -f "$place/.room-$$" 2>/dev/null || true
+            [ -n "${pair%%=*}" ] || die "$place cannot be written (${said##*: }): make room there."
             die "$place cannot be written (${said##*: }): make room, or name another directory" \
                 "in ${pair%%=*}."
         }

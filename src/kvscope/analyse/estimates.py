@@ -97,14 +97,17 @@ class Estimates:
     def ratio(self, metric: str, other: str, base: str) -> Ratio | None:
         """The metric of `other` / that of `base`.
 
-        None where an interval is missing, or the base is not above 0: nothing is a multiple of it.
-        None of a rehearsed experiment and another one, too.
+        None where an interval is missing, or one of the two is not above 0: nothing is a multiple
+        of 0, and to 0 there is no share that could be averaged. None of a rehearsed experiment and
+        another one, too.
         """
         one, two = self._experiments[other], self._experiments[base]
         if one.rehearsed != two.rehearsed:
             return None
         found = self._ratio(metric, other, base)
-        return replace(found, how=REHEARSED) if found and one.rehearsed else found
+        if found is None or not 0 < found.value < math.inf:
+            return None
+        return replace(found, how=REHEARSED) if one.rehearsed else found
 
     def _ratio(self, metric: str, other: str, base: str) -> Ratio | None:
         one, two = self._experiments[other], self._experiments[base]
@@ -124,11 +127,13 @@ class Estimates:
         return found or difference(one, two)
 
     def apart(self, metric: str, other: str, base: str) -> Estimate:
-        """As `difference`; exact between modeled numbers without intervals, which have no noise."""
+        """As `difference`; a modeled number without an interval is exact, as it has no noise."""
         found = self.difference(metric, other, base)
         pair = [self._experiments[name] for name in (other, base)]
-        noisy = any(not one.modeled or one.estimate(metric).has_interval for one in pair)
-        return found if noisy else replace(found, low=found.value, high=found.value)
+        if found.has_interval or not all(one.modeled for one in pair):
+            return found
+        one, two = (run.estimate(metric).ends for run in pair)
+        return replace(found, low=one[0] - two[1], high=one[1] - two[0])
 
     def adjusted(self, name: str) -> pd.DataFrame:
         """The `metrics` table of an experiment, times as if nothing had waited, if that is known.

@@ -7,6 +7,7 @@ command line gives such a key, or nothing else tells two experiments apart.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,11 @@ def _moves_nothing(experiment: "Experiment") -> bool:
 
 NOT_COMPUTED = "on a modeled device, which computes nothing of the model"
 VIRTUAL = "on a modeled device, whose virtual clock begins each repeat anew, without noise"
+OF_COPIES = tuple(
+    f"{memory}_{what}"
+    for memory in ("pinned", "pageable")
+    for what in ("copy_s", "out_bytes_per_s", "in_bytes_per_s")
+)
 IDLE = (
     Idle("device.threads", NOT_COMPUTED, _on_vllm),
     Idle("tracing.buffer_events", "on device=modeled, which traces without a buffer", _on_vllm),
@@ -71,6 +77,14 @@ IDLE = (
         "on device=modeled with overflow=recompute, which copies nothing",
         _moves_nothing,
     ),
+    *(
+        Idle(
+            f"device.constants.{name}",
+            "on device=modeled with overflow=recompute, which copies nothing",
+            _moves_nothing,
+        )
+        for name in OF_COPIES
+    ),
     Idle(
         "engine.max_num_batched_tokens",
         "on device=modeled with batching=chunked, whose passes end at batching.chunk_tokens",
@@ -86,25 +100,40 @@ def notes(plan: "Plan") -> list[str]:
     """
     given = {word.partition("=")[0] for word in plan.overrides}
     experiments = [planned.experiment for planned in plan.experiments]
-    asked = (idle for idle in IDLE if idle.key in given or idle.key in plan.varied_keys)
-    found = ((idle, [one for one in experiments if idle.where(one)]) for idle in asked)
+    # Of a section that varies, as `repeats`, any key may.
+    varies = any(f"{idle.key}.".startswith(f"{key}.") for idle in IDLE for key in plan.varied_keys)
+    alone = _all_that_differs(experiments) if varies else set()
+    found = ((idle, [one for one in experiments if idle.where(one)]) for idle in IDLE)
     return [
         _note(idle, len(same), len(experiments))
         for idle, same in found
-        if same and (idle.key in given or _is_all_that_differs(idle.key, same))
+        if same and (idle.key in given or idle.key in alone)
     ]
 
 
-def _is_all_that_differs(key: str, experiments: Iterable["Experiment"]) -> bool:
-    """Whether two of the experiments have the same settings but for one key."""
-    rest = [_without(experiment.to_dict(), key) for experiment in experiments]
-    return len(set(rest)) < len(rest)
+def _all_that_differs(experiments: Iterable["Experiment"]) -> set[str]:
+    """The idle keys in which alone two of the experiments differ."""
+    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for experiment in experiments:
+        settings = experiment.to_dict()
+        own = {key: _taken(settings, key) for key in sorted(idle_keys(experiment))}
+        groups[json.dumps(settings, sort_keys=True, default=str)].append(own)
+    return {
+        key
+        for same in groups.values()
+        for key in same[0]
+        if any(own.get(key) != same[0][key] for own in same)
+    }
 
 
-def _without(settings: dict[str, Any], key: str) -> str:
-    section, _, name = key.rpartition(".")
-    (settings[section] if isinstance(settings.get(section), dict) else settings).pop(name, None)
-    return json.dumps(settings, sort_keys=True, default=str)
+def _taken(settings: dict[str, Any], key: str) -> Any:
+    """The value of a dotted key, which the settings lose."""
+    *sections, name = key.split(".")
+    for section in sections:
+        settings = settings.get(section) or {}
+        if not isinstance(settings, dict):
+            return None
+    return settings.pop(name, None)
 
 
 def idle_keys(experiment: "Experiment") -> set[str]:

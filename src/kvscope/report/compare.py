@@ -65,9 +65,9 @@ class Difference:
 
     @property
     def change(self) -> str:
-        """'+12 % (+9 % to +15 %)' of the first value; where that is not above 0, '+5 a repeat'."""
+        """'+12 % (+9 % to +15 %)' of the first value; where one is not above 0, '+5 a repeat'."""
         if self.ratio is None:
-            if self.first.value > 0:
+            if self.first.value > 0 and self.second.value > 0:
                 return signed_percent(self.second.value / self.first.value)
             if math.isnan(self.apart.value):
                 return ""

@@ -39,7 +39,7 @@ POLICIES = ("batching", "overflow")
 
 @dataclass(frozen=True)
 class Comparison:
-    """A metric of a pair: the ratio, None where the base is not above 0, and the difference.
+    """A metric of a pair: the ratio, None where one is not above 0, and the difference.
 
     The difference is in the metric's unit, its interval NaN where it is not known.
     """
@@ -53,11 +53,6 @@ class Comparison:
         if self.ratio:
             return self.ratio.sign
         return int(self.apart.low > 0) - int(self.apart.high < 0)
-
-    @property
-    def is_multiple(self) -> bool:
-        """Whether the other is a multiple of the base, above 0: such ratios have a mean."""
-        return self.ratio is not None and 0 < self.ratio.value < math.inf
 
 
 @dataclass(frozen=True)
@@ -211,11 +206,9 @@ def _geometric_mean(numbers: Sequence[float]) -> float:
 
 
 def mean_of(compared: Sequence[Comparison]) -> Ratio | None:
-    """The ratio of one, also 0, or the geometric mean of several; None where there is none."""
+    """The ratio of one or the geometric mean of several; None where one of them has none."""
     ratios = [one.ratio for one in compared if one.ratio]
-    all_known = len(ratios) == len(compared)
-    has_mean = all_known and (len(ratios) == 1 or all(one.is_multiple for one in compared))
-    return mean_ratio(ratios) if has_mean else None
+    return mean_ratio(ratios) if ratios and len(ratios) == len(compared) else None
 
 
 def mean_difference(compared: Sequence[Comparison]) -> Estimate:

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from kvscope.analyse.estimates import INDEPENDENT, Ratio
-from kvscope.analyse.metric import Measure
+from kvscope.analyse.metric import Measure, is_of_time
 from kvscope.analyse.statistics import Estimate
 from kvscope.plan.figures import Axes
 from kvscope.quantities import join_words, plural
@@ -122,7 +122,7 @@ def _largest(study: StudyData, axes: Sequence[Axes], lead: Lead) -> str:
 
 def _distance(one: Comparison) -> tuple[float, float]:
     """How large a difference is: from or to 0 it is larger than any multiple."""
-    log = abs(math.log(one.ratio.value)) if one.ratio and one.is_multiple else math.inf
+    log = abs(math.log(one.ratio.value)) if one.ratio else math.inf
     return log, abs(one.apart.value)
 
 
@@ -169,7 +169,7 @@ def _best(found: Sequence[Found], metric: Measure) -> list[Found]:
 
 def _gain(group: Sequence[Found], groups: Sequence[Sequence[Found]]) -> float:
     """By what the best of `groups` is chosen: their ratios, or differences if one has none."""
-    if all(one.is_multiple for own in groups for _, one in own):
+    if all(one.ratio for own in groups for _, one in own):
         return math.log(_known_mean(group).value)
     return mean_difference([one for _, one in group]).value
 
@@ -407,17 +407,41 @@ def compared_metrics(study: StudyData) -> list[Measure]:
 def _rows(
     group: Sequence[Pair], metrics: Sequence[Measure], draws: Sequence[Pair] = ()
 ) -> Iterator[Finding]:
-    """A row for each metric; `draws` are the pairs that tell what another seed changes."""
+    """A row for each metric and workload; `draws` tell what another seed changes."""
     for metric in metrics:
         control = error_of_one_draw(draws or group, metric.name)
         found = [(pair, one) for pair in group if (one := pair.compared(metric.name))]
-        compared = tuple(one for _, one in found)
-        if len(found) == 1:
-            yield Finding(group[0].change, found[0][0].where, metric, compared, control)
-        elif found:
-            mean = "" if mean_of(compared) else "; mean difference"
-            where = f"{plural(len(found), 'pair')}: {count_words(compared)}{mean}"
-            yield Finding(group[0].change, where, metric, compared, control)
+        works = dict.fromkeys(_work(pair) for pair, _ in found)
+        for work in works:
+            own = [one for one in found if _work(one[0]) == work]
+            name = in_words({WORK: work}) if len(works) > 1 else ""
+            if row := _row(own, metric, control, name):
+                yield row
+
+
+def _row(found: Sequence[Found], metric: Measure, control: float, work: str) -> Finding | None:
+    """The row of one workload, named where there are several; None where nothing is modeled.
+
+    Times in which only what the model lacks would differ are left out.
+    """
+    lacks = is_of_time(metric.unit) and any(lacks_submission(pair.other) for pair, _ in found)
+    own = [one for one in found if not (lacks and is_ample((one[0].base, one[0].other)))]
+    if not own:
+        return None
+    pair, compared = own[0][0], tuple(one for _, one in own)
+    mean = "" if mean_of(compared) else "; mean difference"
+    several = f"{plural(len(own), 'pair')}: {count_words(compared)}{mean}"
+    words = [
+        *([work] if work and len(own) > 1 else []),
+        pair.where if len(own) == 1 else several,
+        *([WITHOUT] if lacks else []),
+        *(
+            [f"{plural(len(found) - len(own), 'pair')} not modeled"]
+            if len(own) < len(found)
+            else []
+        ),
+    ]
+    return Finding(pair.change, "; ".join(filter(None, words)), metric, compared, control)
 
 
 def _events(study: StudyData) -> list[str]:
@@ -447,7 +471,12 @@ def _lacking(groups: Sequence[Sequence[Pair]]) -> list[str]:
     """Whose times lack what the model does not contain."""
     pairs_ = (pair for group in groups for pair in group if pair.key == OVERFLOW)
     names = dict.fromkeys(pair.other_name for pair in pairs_ if lacks_submission(pair.other))
-    return [f"All times of {join_words([*names], 'and')} are {WITHOUT}."] if names else []
+    if not names:
+        return []
+    found = [f"All times of {join_words([*names], 'and')} are {WITHOUT}."]
+    if len({pair.other.seed for group in groups for pair in group}) < 2:
+        found.append("Requests were drawn once: another seed may move a difference by points.")
+    return found
 
 
 def _apart(found: Sequence[Finding]) -> list[str]:

@@ -12,6 +12,7 @@ import pandas as pd
 
 from kvscope import tables
 from kvscope.analyse.estimates import ADJUSTED as ADJUSTED_HOW
+from kvscope.analyse.estimates import Ratio
 from kvscope.analyse.metric import Measure
 from kvscope.analyse.statistics import Estimate
 from kvscope.analyse.study_metrics import COLUMNS
@@ -97,13 +98,20 @@ def comparisons_frame(study: StudyData) -> pd.DataFrame:
     rows = [
         (
             *(pair.base.id, pair.other.id, pair.key, shown.name),
-            *(one.value, one.low, one.high, one.rounds, one.how == ADJUSTED_HOW, one.how),
+            *_of_ratio(one.ratio),
+            *(one.apart.value, one.apart.low, one.apart.high),
         )
         for pair in pairs(study)
         for shown in main_columns(study)
-        if (one := pair.ratio(shown.name))
+        if (one := pair.compared(shown.name))
     ]
     return pd.DataFrame(rows, columns=tables.COMPARISONS.names)
+
+
+def _of_ratio(one: Ratio | None) -> tuple[Any, ...]:
+    if one is None:
+        return (math.nan, math.nan, math.nan, 0, False, None)
+    return (one.value, one.low, one.high, one.rounds, one.how == ADJUSTED_HOW, one.how)
 
 
 def _row(run: ReportedRun, keys: tuple[str, ...], columns: Sequence[Measure]) -> dict[str, object]:

@@ -99,6 +99,7 @@ class CaptureSession:
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
+                errors="replace",
                 env=self._environment,
                 timeout=CAPTURE_LIMIT_S,
             )
@@ -131,6 +132,7 @@ def export(
             [*command, f"--output={made}", str(report)],
             capture_output=True,
             text=True,
+            errors="replace",
             env=environment,
             timeout=EXPORT_LIMIT_S,
         )

@@ -86,7 +86,11 @@ def gpu_clocks() -> list[dict[str, str]]:
         command.append(f"--id={visible}")
     try:
         done = processes.run(
-            command, capture_output=True, text=True, timeout=SECONDS_FOR_NVIDIA_SMI
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SECONDS_FOR_NVIDIA_SMI,
         )
     except (OSError, subprocess.TimeoutExpired):
         return []

@@ -118,6 +118,7 @@ def _run(command: list[str], directory: Path) -> str | None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        errors="replace",
         start_new_session=True,
         preexec_fn=end_with_parent(),
     )

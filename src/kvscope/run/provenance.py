@@ -2,7 +2,6 @@
 
 import os
 import platform
-import subprocess
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -25,6 +24,7 @@ PACKAGES = (
     "hydra-core",
 )
 SECONDS_FOR_GIT = 10
+COMMIT = r"[\w./+-]*\d[\w./+-]*"
 
 
 @cache
@@ -60,17 +60,9 @@ def source_commit() -> str | None:
     checkout = Path(kvscope.__file__).resolve().parents[2]
     if not (checkout / ".git").exists():
         return None
-    try:
-        described = processes.run(
-            ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True,
-            text=True,
-            timeout=SECONDS_FOR_GIT,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None  # without git, the version is all that is known
-    words = described.stdout.split()
-    return words[0] if described.returncode == 0 and len(words) == 1 else None
+    command = ["git", "-C", checkout, "describe", "--always", "--dirty", "--abbrev=12"]
+    line, _ = processes.version_of(command, COMMIT, SECONDS_FOR_GIT)
+    return line or None  # without git, the version is all that is known
 
 
 def hardware() -> dict[str, Any]:

@@ -348,7 +348,7 @@ def require_source_cache() -> None:
     """
     from snakemake.common import get_appdirs
 
-    place = Path(get_appdirs().user_cache_dir)
+    place = Path(get_appdirs().user_cache_dir) / "snakemake" / "source-cache"
     try:
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=place) as probe:

@@ -25,7 +25,7 @@ from pathlib import Path
 from submitit_packs.directory import PackDirectory, Result, Start, State, last_line
 from submitit_packs.launchers import pbs_node
 from submitit_packs.model import Member, Pack
-from submitit_packs.processes import adopt_orphans, die_with_parent, kill_descendants
+from submitit_packs.processes import adopt_orphans, die_with_parent, kill_descendants, run
 
 GRACE_S = 10.0  # from TERM to KILL
 # A member may die of the scheduler's signal before its wrapper hears that the pack stops.
@@ -269,7 +269,7 @@ def gpu_uuids(visible: str) -> tuple[str, ...]:
         return ()
     command = [program, f"--id={visible}", "--query-gpu=uuid", "--format=csv,noheader"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        done = run(command, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return ()
     return tuple(done.stdout.split()) if done.returncode == 0 else ()

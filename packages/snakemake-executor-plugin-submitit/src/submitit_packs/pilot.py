@@ -14,7 +14,6 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from submitit_packs import processes
 from submitit_packs.directory import STARTED, PackDirectory, tail, write_json
 from submitit_packs.launchers import launch, usable
 from submitit_packs.member import host
@@ -339,7 +339,7 @@ def address(pack: Pack) -> str:
 
 
 def _address_by_name() -> str:
-    done = subprocess.run(["hostname", "-I"], capture_output=True, text=True)
+    done = processes.run(["hostname", "-I"])
     found = done.stdout.split()
     return found[0] if found else "127.0.0.1"
 

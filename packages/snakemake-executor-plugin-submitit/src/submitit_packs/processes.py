@@ -7,9 +7,12 @@ import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -18,6 +21,19 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def die_with_parent(number: signal.Signals) -> None:
     """Be sent a signal when the thread that started this process ends; it survives `exec`."""
     _libc.prctl(_PR_SET_PDEATHSIG, number)
+
+
+def run(command: Sequence[str], **options: Any) -> "subprocess.CompletedProcess[str]":
+    """`subprocess.run` of a program that answers in text and is killed with this process."""
+    parent = os.getpid()
+
+    def tie() -> None:
+        die_with_parent(signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the call
+            os._exit(1)
+
+    answer: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.run(command, preexec_fn=tie, errors="replace", **{**answer, **options})
 
 
 def adopt_orphans() -> None:

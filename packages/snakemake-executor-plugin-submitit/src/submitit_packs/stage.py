@@ -12,7 +12,6 @@ import fcntl
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 import sysconfig
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 
 from submitit_packs.directory import write_json
 from submitit_packs.member import host, scratch_parent
+from submitit_packs.processes import run
 
 BLOCK_BYTES = 512  # of tar; an archive ends with two blocks of zeros
 
@@ -82,7 +82,7 @@ def _unpack(archive: Path, place: Path, packages: Path) -> Staged:
     shutil.rmtree(partial, ignore_errors=True)  # of a job that was killed
     partial.mkdir()
     command = ["tar", "--extract", "--file", str(archive), "--directory", str(partial)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = run(command)
     if done.returncode:
         shutil.rmtree(partial, ignore_errors=True)
         said = done.stderr.strip().splitlines() or [f"tar ended with {done.returncode}"]

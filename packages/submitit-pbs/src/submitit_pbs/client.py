@@ -4,15 +4,18 @@ Each call starts one command, however many jobs it is about, and keeps no state.
 of `JobStatus.id`: the sequence number without the server's name, `87`, `87[]` or `87[2]`.
 """
 
+import ctypes
 import os
 import pwd
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from signal import SIGKILL
 
 from submitit_pbs.status import SEPARATOR, JobStatus, parse_qstat
 
+PR_SET_PDEATHSIG = 1
 COMMAND_TIMEOUT_S = 120.0  # a busy server answers late; a command that hangs counts as no answer
 
 # Exit codes are the low byte of PBS's error numbers (OpenPBS: src/include/pbs_error.h).
@@ -162,6 +165,18 @@ def _job_ids(text: str) -> list[str]:
 # ------------------------------------------------------------------------ running a command
 
 
+def _end_with_parent() -> Callable[[], None]:
+    """A `preexec_fn` with which a command that does not answer is killed with this process."""
+    libc, parent = ctypes.CDLL(None), os.getpid()
+
+    def call() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, SIGKILL)
+        if os.getppid() != parent:  # it died before the call
+            os._exit(1)
+
+    return call
+
+
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     """Run a command of PBS; ServerUnreachable if it hears nothing from the server."""
     try:
@@ -172,6 +187,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
             text=True,
             errors="replace",
             timeout=COMMAND_TIMEOUT_S,
+            preexec_fn=_end_with_parent(),
             env=_environment(os.environ),
         )
     except FileNotFoundError:

@@ -16,6 +16,7 @@ import submitit
 from submitit_packs.directory import PackDirectory
 from submitit_packs.errors import BadSettings, SubmissionRefused
 from submitit_packs.model import Pack
+from submitit_packs.processes import run
 from submitit_packs.schedulers.scheduler import (
     Ending,
     JobStatus,
@@ -26,6 +27,7 @@ from submitit_packs.schedulers.scheduler import (
 )
 
 PILOT = "submitit_packs.pilot"
+SECONDS_FOR_NVIDIA_SMI = 30
 
 
 class Local(Scheduler):
@@ -81,10 +83,13 @@ class Local(Scheduler):
 
 
 def gpus() -> int:
-    """The GPUs of this machine that nvidia-smi names."""
+    """The GPUs of this machine that nvidia-smi names; 0 where it fails or does not answer."""
     if not shutil.which("nvidia-smi"):
         return 0
-    done = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True)
+    try:
+        done = run(["nvidia-smi", "--list-gpus"], timeout=SECONDS_FOR_NVIDIA_SMI)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
     return sum(line.startswith("GPU ") for line in done.stdout.splitlines())
 
 

@@ -16,6 +16,7 @@ from submitit.slurm.slurm import _parse_node_list
 from submitit_packs.directory import PackDirectory
 from submitit_packs.errors import BadSettings, NoAnswer, QueueFull, SubmissionRefused
 from submitit_packs.model import Pack
+from submitit_packs.processes import run
 from submitit_packs.queue import Queue, seconds
 from submitit_packs.schedulers.scheduler import (
     Ending,
@@ -257,7 +258,7 @@ def _words(done: subprocess.CompletedProcess[str]) -> str:
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+        return run(command, timeout=TIMEOUT_S)
     except FileNotFoundError:
         raise BadSettings(f"{command[0]} is not here; is this a Slurm cluster?") from None
     except subprocess.TimeoutExpired:
