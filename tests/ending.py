@@ -128,7 +128,8 @@ def names(part: str, at_least: int = 1) -> Callable[[set[psutil.Process]], bool]
     words = part.split()
 
     def is_named(command: Sequence[str]) -> bool:
-        return any([*command[i : i + len(words)]] == words for i in range(len(command)))
+        found = [os.path.basename(word) for word in command]
+        return any(found[i : i + len(words)] == words for i in range(len(found)))
 
     def works(family: set[psutil.Process]) -> bool:
         found = 0

@@ -61,10 +61,6 @@ KINDS = {
         ("record", "--nsys", "--out", "{}/recording", "--", "sleep", "613"),
         lambda _: names("sleep 613"),
     ),
-    "rehearsal": Kind(
-        ("rehearse", "--directory", "{}/node", "--", "sh", "-c", "sleep 613 & sleep 614"),
-        lambda _: names("sleep 613"),
-    ),
 }
 
 

@@ -26,7 +26,7 @@ SERVED = (
     *("model=tiny-llama", "device=modeled", "device.hardware=h100", "device.kernels=vllm"),
     *("batching=chunked", "batching.chunk_tokens=256", "engine.max_num_batched_tokens=256"),
     *("workload=mooncake", "workload.max_tokens=512", "workload.block_tokens=24"),
-    *("workload.time_scale=2e-6", "workload.num_requests=30", "engine.max_model_len=512"),
+    *("workload.num_requests=30", "engine.max_model_len=512"),
     *("engine.max_num_seqs=8", "cache.block_size=16", "cache.layout=by_layer"),
     *("cache.admission=vllm", "cache.watermark=0.0", "cache.prefix_caching=true"),
 )
@@ -75,6 +75,7 @@ def test_the_study_of_a_recording_has_its_passes_and_its_hits(
     warm: Warm, tmp_path: Path, room: str, arrival: str
 ):
     words = [*SERVED, f"cache.blocks={ROOM[room]}", f"workload.arrival={arrival}"]
+    words += ["workload.time_scale=2e-6"] * (arrival == "trace")
     (planned,) = expand(None, words, ROOT / "config").experiments
     recorded = warm.call(served, planned.experiment, tmp_path / "recording")
     study = tmp_path / "study" / "again.yaml"
