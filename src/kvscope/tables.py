@@ -612,7 +612,7 @@ COMPARISONS = Table(
             "how",
             TEXT,
             "'adjusted' or 'paired' over rounds, 'independent' without common rounds, 'modeled'; "
-            "'rehearsed' of two such experiments; null without a ratio",
+            "'rehearsed' of two such experiments; else null without a ratio",
         ),
         Column("difference", F64, "the metric of other − of base, in its unit"),
         Column("difference_low", F64, "95 % confidence interval, lower end; null if there is none"),

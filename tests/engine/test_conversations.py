@@ -73,7 +73,7 @@ def closed(run: Runner) -> Runner:
 @pytest.mark.parametrize(
     ("device", "overflow"),
     [
-        pytest.param("modeled", "recompute", marks=pytest.mark.representative),
+        ("modeled", "recompute"),
         ("modeled", "swap"),
         ("cpu", "recompute"),
         ("cpu", "swap"),

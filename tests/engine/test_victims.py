@@ -57,13 +57,10 @@ def random_words(seed: int) -> list[str]:
 
 
 CASES = [*product(VICTIMS, BATCHING, ACTIONS)]
-REPRESENTATIVE = ("first", "mixed", "swap")
 
 
 def marks(victim: str, batching: str, action: str) -> list[pytest.MarkDecorator]:
     """One action for each victim and batching is not exhaustive."""
-    if (victim, batching, action) == REPRESENTATIVE:
-        return [pytest.mark.representative]
     places = VICTIMS.index(victim), [*BATCHING].index(batching), [*ACTIONS].index(action)
     return [pytest.mark.exhaustive] * bool(sum(places) % len(ACTIONS))
 

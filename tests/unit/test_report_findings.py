@@ -223,6 +223,57 @@ def test_where_neither_preempts_nothing_is_compared():
     assert rows(study(*two), NET) == rows(study(*two), "preemptions") == []
 
 
+def offloading(work, seed, overflow, value, stored, preemptions=3.0):
+    """A modeled run of a policy, with what vLLM's offloading stored."""
+    one = run(
+        {"workload": work, "seed": seed, "overflow": overflow},
+        (NAN, value, NAN),
+        preemptions=preemptions,
+    )
+    bytes_ = one.metrics.iloc[[0]].assign(metric="offload_stored_bytes", value=stored)
+    metrics = pd.concat([one.metrics, bytes_]).assign(time_source="modeled")
+    return replace(one, metrics=metrics.set_index("metric", drop=False))
+
+
+def test_different_work_has_a_row_each_and_says_what_the_model_lacks():
+    given = study(
+        *(
+            offloading(work, seed, overflow, value, stored)
+            for work, gain in (("fixed", 103), ("conversation", 149))
+            for seed in (1, 2)
+            for overflow, value, stored in (("recompute", 100, 0.0), ("native", gain, 4.0))
+        )
+    )
+    lacks = "without the host's time to submit copies, not modeled"
+    change = "Native instead of recompute"
+    assert rows(given) == [
+        (change, f"fixed; 2 pairs: 2 higher; {lacks}", "+3.0 %", ""),
+        (change, f"conversation; 2 pairs: 2 higher; {lacks}", "+49 %", ""),
+    ]
+
+
+def test_where_nothing_overflows_a_modeled_gain_is_none():
+    given = study(
+        *(
+            offloading("fixed", seed, overflow, value, stored, preemptions)
+            for seed, preemptions in ((1, 0.0), (2, 3.0))
+            for overflow, value, stored in (("recompute", 100, 0.0), ("native", 104, 4.0))
+        )
+    )
+    ((_, where, difference, _),) = rows(given)
+    assert (where.endswith("1 pair not modeled"), difference) == (True, "+4.0 %")
+    ample = study(*(one for one in given.runs if one.number("preemptions").value == 0))
+    assert rows(ample) == []
+
+
+def test_a_policy_that_stores_nothing_lacks_nothing():
+    given = study(
+        offloading("fixed", 1, "recompute", 100, 0.0), offloading("fixed", 1, "swap", 104, 0.0)
+    )
+    ((_, where, _, _),) = rows(given)
+    assert "not modeled" not in where
+
+
 def counted(*pairs_, time_source="modeled"):
     """Runs of the counts of preemptions of each seed, with 64 blocks and with 8."""
     return study(

@@ -182,7 +182,6 @@ def test_a_comment_in_a_study_reruns_nothing(finished):
     assert finished.runs() == before
 
 
-@pytest.mark.representative
 def test_a_killed_workflow_resumes_where_it_was(finished, tmp_path):
     checkout = Checkout(tmp_path)
     process = subprocess.Popen(

@@ -26,6 +26,7 @@ from kvscope.report.words import (
     value_text,
     value_words,
 )
+from kvscope.runschema import REHEARSED
 
 EXPERIMENTS_FILE = "experiments.csv"
 COMPARISONS_FILE = "comparisons.csv"
@@ -98,7 +99,7 @@ def comparisons_frame(study: StudyData) -> pd.DataFrame:
     rows = [
         (
             *(pair.base.id, pair.other.id, pair.key, shown.name),
-            *_of_ratio(one.ratio),
+            *_of_ratio(one.ratio, pair.rehearsed),
             *(one.apart.value, one.apart.low, one.apart.high),
         )
         for pair in pairs(study)
@@ -108,9 +109,9 @@ def comparisons_frame(study: StudyData) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=tables.COMPARISONS.names)
 
 
-def _of_ratio(one: Ratio | None) -> tuple[Any, ...]:
+def _of_ratio(one: Ratio | None, rehearsed: bool) -> tuple[Any, ...]:
     if one is None:
-        return (math.nan, math.nan, math.nan, 0, False, None)
+        return (math.nan, math.nan, math.nan, 0, False, REHEARSED if rehearsed else None)
     return (one.value, one.low, one.high, one.rounds, one.how == ADJUSTED_HOW, one.how)
 
 
