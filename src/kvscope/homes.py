@@ -46,6 +46,6 @@ def _is_hidden(path: Path, home: Path) -> bool:
 
 
 def advice(path: str | os.PathLike[str] | None) -> str:
-    """What may be done if a file cannot be written: '; …', or nothing."""
+    """Advice on a file that cannot be written, '; VARIABLE names another place'; else empty."""
     variable = mover_of(path) if path else ""
     return f"; {variable} names another place for it" if variable else ""

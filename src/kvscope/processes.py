@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import psutil
 
 PR_SET_PDEATHSIG = 1
-PATIENCE_S = 2.0  # for what is told to end
+PATIENCE_S = 2.0  # between SIGTERM and SIGKILL
 ENDING = (signal.SIGTERM, signal.SIGHUP)  # SIGINT is an exception anyway
 
 
@@ -67,8 +67,8 @@ def running(command: Sequence[Any], **options: Any) -> "Iterator[subprocess.Pope
 def running_whole(command: Sequence[Any], **options: Any) -> "Iterator[subprocess.Popen[Any]]":
     """A command that runs beside a `with` block, and all that it starts.
 
-    They are told to end, and killed after a while, if the block raises or this process is killed:
-    then by a process that has nothing else to do.
+    They get SIGTERM, and SIGKILL after `PATIENCE_S`, if the block raises or this process is killed:
+    then from a process that has nothing else to do.
     """
     with subprocess.Popen(command, **options) as process:
         guard = subprocess.Popen(

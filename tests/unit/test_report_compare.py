@@ -4,9 +4,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from kvscope.analyse.statistics import Estimate
+from kvscope.analyse.study_metrics import COLUMNS
 from kvscope.cli import main
+from kvscope.report.compare import Difference
 
 from .report_fixture import Fake, write_study
 
@@ -69,3 +73,14 @@ def test_nothing_in_common_is_bad_input(
     write_study(tmp_path, others)
     assert main(["compare", str(sides[0]), str(tmp_path / "studies" / "fake")]) == 2
     assert "no experiment with results in common" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"), [(1, 3, "worse"), (-3, -1, "better"), (-1, 1, "no difference")]
+)
+def test_a_difference_without_a_ratio_has_a_verdict(low: int, high: int, verdict: str) -> None:
+    """Tables give numbers of numpy, whose comparisons cannot be subtracted."""
+    zero = Estimate(0.0, 0.0, 0.0)
+    apart = Estimate(np.float64(2), np.float64(low), np.float64(high))
+    metric = next(one for one in COLUMNS if one.name == "preemptions")
+    assert Difference("x", metric, zero, zero, True, None, apart).verdict == verdict

@@ -62,7 +62,7 @@ def _quantity(value: Any, parse: Callable[[str], float]) -> Any:
 
 
 def _expected(error: ValueError) -> str:
-    """What a sentence 'VALUE is not EXPECTED' expects."""
+    """The part EXPECTED of a sentence 'VALUE is not EXPECTED'."""
     return str(error).partition(" is not ")[2]
 
 

@@ -16,6 +16,7 @@ from kvscope.analyse.statistics import Estimate
 from kvscope.analyse.study_metrics import COLUMNS
 from kvscope.errors import BadInput
 from kvscope.layout import MANIFEST
+from kvscope.report.comparisons import Comparison
 from kvscope.report.data import ReportedRun, StudyData, of_interest
 from kvscope.report.load import load
 from kvscope.report.words import (
@@ -47,9 +48,7 @@ class Difference:
     @property
     def sign(self) -> int:
         """1 if the second is larger, -1 if smaller, 0 if the 95 % interval allows either."""
-        if self.ratio:
-            return self.ratio.sign
-        return (self.apart.low > 0) - (self.apart.high < 0)
+        return Comparison(self.ratio, self.apart).sign
 
     @property
     def verdict(self) -> str:

@@ -65,7 +65,7 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
 
 
 def _remarks(study: StudyData, one_draw: float) -> Iterator[str]:
-    """What the numbers do not contain, and what one seed cannot tell."""
+    """Remarks on times that the model lacks, and on the error of one draw of requests."""
     if any(map(lacks_submission, study.counted)):
         yield f"{MARK} {WITHOUT}"
         yield f"{AMPLE}: nothing overflows, only this would differ"

@@ -94,7 +94,7 @@ def gpus() -> int:
 
 
 def _command(directory: PackDirectory) -> str:
-    """What submitit starts, without a shell."""
+    """The command that submitit starts, without a shell."""
     return pilot_command(directory).removeprefix("exec ")
 
 
