@@ -86,9 +86,12 @@ def load_mapping(path: Path) -> dict[str, Any]:
     return value
 
 
-def dump(value: Any) -> str:
-    """Write plain values as YAML, keys in the order given."""
-    text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+def dump(value: Any, inline: bool = False) -> str:
+    """Write plain values as YAML, keys in the order given; `inline`: lists of numbers in lines."""
+    style = None if inline else False
+    text: str = yaml.dump(
+        value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=style
+    )
     return text
 
 

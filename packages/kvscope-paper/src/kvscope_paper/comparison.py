@@ -1,7 +1,7 @@
 """Each published value beside that of the experiment of each device that stands for it."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,14 @@ from kvscope.files import atomic_path
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.settings import flat
 from kvscope.report.words import setting_words
-from kvscope_paper.pass_values import READS, pass_value, unit_of
+from kvscope_paper.agreement import KINDS, Kind, agrees, kind_of, rule
+from kvscope_paper.pass_values import pass_value, unit_of
 from kvscope_paper.published.cold_start import from_idle_s
 from kvscope_paper.published.figures import PASS, Point, points
 
 COMPARISON_FILE = "comparison.csv"
-# Counts follow from the scheduler alone: they agree if they are equal.
-EXACT = 0.0
-COUNTS = ("passes", "preemptions", "tokens", READS)
+MODELED = "modeled"
+ABSTRACT = "abstract"  # with which the numbers of the extended abstract's figures begin
 AGREES, DIFFERS, NOT_RUN = "agrees", "differs", "not run"
 
 
@@ -27,7 +27,9 @@ AGREES, DIFFERS, NOT_RUN = "agrees", "differs", "not run"
 class Comparison:
     """One published value and ours on one device, NaN where its experiment has no such value.
 
-    `as_timed` is ours as the paper's clock would have read it; else the same as `value`.
+    `ci_low` to `ci_high` is the 95 % interval of ours: of repeats, or of the cost model's numbers.
+    `as_timed` is ours as the paper's clock would have read it; else the same as `value`. A
+    published time is expected from `expected_low` to `expected_high` (kvscope_paper.predictive).
     """
 
     point: Point
@@ -38,6 +40,8 @@ class Comparison:
     ci_high: float
     as_timed: float
     unit: str
+    expected_low: float = math.nan
+    expected_high: float = math.nan
 
     @property
     def ratio(self) -> float:
@@ -47,16 +51,26 @@ class Comparison:
         return self.as_timed / self.point.value if self.point.value else math.inf
 
     @property
-    def tolerance(self) -> float:
-        """The difference, as a share of the published value, that is no disagreement."""
-        return EXACT if self.unit in COUNTS else self.point.table.tolerance
+    def modeled(self) -> bool:
+        """Whether ours is of a modeled device."""
+        return self.device.startswith(MODELED)
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of value, which decides how it is judged and what that shows."""
+        return kind_of(self.point, self.unit, self.modeled)
+
+    @property
+    def rule(self) -> str:
+        """The rule of the verdict, in words."""
+        return rule(self.point, self.unit)
 
     @property
     def verdict(self) -> str:
         """Whether the two agree."""
         if math.isnan(self.as_timed):
             return NOT_RUN
-        return AGREES if abs(self.ratio - 1) <= self.tolerance else DIFFERS
+        return AGREES if agrees(self.point, self.unit, self.as_timed) else DIFFERS
 
     @property
     def row(self) -> dict[str, Any]:
@@ -71,6 +85,7 @@ class Comparison:
             "x": self.point.x,
             "metric": table.metric,
             "unit": self.unit,
+            "kind": self.kind.name,
             "published": self.point.value,
             "provenance": table.provenance,
             "in_paper": self.point.in_paper,
@@ -78,8 +93,10 @@ class Comparison:
             "ci_low": self.ci_low,
             "ci_high": self.ci_high,
             "as_the_paper_timed": self.as_timed,
+            "expected_low": self.expected_low,
+            "expected_high": self.expected_high,
             "ratio": self.ratio,
-            "tolerance": self.tolerance,
+            "rule": self.rule,
             "verdict": self.verdict,
             "time_source": self.run.time_source if self.run else None,
             "experiment_id": self.run.id if self.run else None,
@@ -147,6 +164,50 @@ def _from_idle(run: ReportedRun, tokens_per_s: float) -> float:
     return tokens / from_idle_s(seconds, tokens, len(requests))
 
 
+def distinct(found: Iterable[Comparison]) -> list[Comparison]:
+    """The comparisons, once for each device and value where two tables show the same value."""
+    first: dict[tuple[Any, ...], Comparison] = {}
+    for one in found:
+        first.setdefault((one.device, *one.point.identity), one)
+    return list(first.values())
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How many distinct values of a kind agree on a device; `shown`: those in the paper's figures.
+
+    Values of the extended abstract's figures count as shown in none of the paper's.
+    """
+
+    device: str
+    kind: Kind
+    values: int
+    agree: int
+    shown: int
+    shown_agree: int
+
+
+def by_kind(found: Iterable[Comparison]) -> list[Agreement]:
+    """The agreement of each device, by kind in the order of KINDS, of what was run."""
+    groups: dict[tuple[str, Kind], list[Comparison]] = {}
+    for one in distinct(found):
+        if one.verdict != NOT_RUN:
+            groups.setdefault((one.device, one.kind), []).append(one)
+    ordered = sorted(groups.items(), key=lambda group: KINDS.index(group[0][1]))
+    return [_agreement(device, kind, own) for (device, kind), own in ordered]
+
+
+def _agreement(device: str, kind: Kind, own: Sequence[Comparison]) -> Agreement:
+    shown = [one for one in own if in_figures(one)]
+    agree, shown_agree = (sum(one.verdict == AGREES for one in part) for part in (own, shown))
+    return Agreement(device, kind, len(own), agree, len(shown), shown_agree)
+
+
+def in_figures(one: Comparison) -> bool:
+    """Whether a figure of the paper itself shows the value."""
+    return one.point.in_paper and not one.point.table.figure.startswith(ABSTRACT)
+
+
 def by_figure(found: Sequence[Comparison]) -> Iterator[dict[str, Any]]:
     """One summary for each published table and device: values that agree, and errors of ours."""
     groups: dict[tuple[str, str, str], list[Comparison]] = {}
@@ -162,7 +223,8 @@ def by_figure(found: Sequence[Comparison]) -> Iterator[dict[str, Any]]:
             "device": device,
             "values": len(own),
             "agree": sum(one.verdict == AGREES for one in own),
-            "tolerance": own[0].tolerance,
+            "kind": own[0].kind.name,
+            "rule": own[0].rule,
             "median_error": float(off.median()),
             "largest_error": float(off.max()),
             "provenance": table.provenance,

@@ -1,5 +1,6 @@
 """The page 'The paper, re-examined', beside a study's report."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,26 @@ from kvscope.report.words import number_text, percent
 from kvscope.results import rehearsal_refused
 from kvscope_paper.adaptive import adaptive_regret
 from kvscope_paper.claims.registry import judged
-from kvscope_paper.comparison import COMPARISON_FILE, by_figure, compare, write_comparison
-from kvscope_paper.figure_errors import HARDWARE, figure_errors
+from kvscope_paper.comparison import (
+    COMPARISON_FILE,
+    Comparison,
+    by_figure,
+    by_kind,
+    compare,
+    write_comparison,
+)
+from kvscope_paper.figure_errors import figure_errors
 from kvscope_paper.further import POLICIES, further
 from kvscope_paper.layouts import layouts
 from kvscope_paper.plots import Figure, figures
+from kvscope_paper.predictive import (
+    HARDWARE,
+    coverage,
+    left_out_errors,
+    spread,
+    with_intervals,
+)
+from kvscope_paper.published.repeats import repeat_limit, repeats
 
 HERE = Path(__file__).parent
 PAGE = "paper.html"
@@ -31,8 +47,12 @@ STUDY = "paper"  # which the page is of
 
 def write_tables(study: StudyData, directory: Path) -> None:
     """Write comparison.csv, if the study has experiments of the paper's, and none is rehearsed."""
-    if not study.rehearsed and (found := compare(study)):
+    if not study.rehearsed and (found := _compared(study)):
         write_comparison(found, directory)
+
+
+def _compared(study: StudyData) -> list[Comparison]:
+    return with_intervals(compare(study))
 
 
 def write_paper(study: StudyData, directory: Path) -> None:
@@ -44,10 +64,11 @@ def write_paper(study: StudyData, directory: Path) -> None:
     if study.rehearsed:
         run = study.rehearsed[0].directory
         raise rehearsal_refused(f"{run} of study {study.name}", PAGE)
-    found = compare(study)
+    found = _compared(study)
     if not found:
         return
     write_comparison(found, directory)
+    errors = left_out_errors(found)
     template = load_template(HERE / "paper.html.j2", percent=percent, number=number_text)
     text = template.render(
         study=study,
@@ -56,7 +77,13 @@ def write_paper(study: StudyData, directory: Path) -> None:
         devices=list(dict.fromkeys(one.device for one in found)),
         drawn=write_figures(list(figures(layouts(), found, study)), directory),
         tables=list(by_figure(found)),
-        calibration=figure_errors(found),
+        kinds=by_kind(found),
+        repeats=repeats(),
+        repeat_limit=repeat_limit(),
+        calibration=figure_errors(found, errors),
+        coverage=coverage(errors),
+        spread=spread(errors),
+        expand=math.exp,
         numbers=list(data.read(HARDWARE).fitted()),
         policies=POLICIES,
         further=list(further(study, found)),

@@ -33,9 +33,13 @@ from kvscope_paper.published.figures import PASS
 HEIGHT = 170
 AXIS_PX = 62  # beside a plot, for the numbers of its axis
 MOST_BESIDE = 3  # plots
-BARS = "Bars: published. Marks: ours, as the paper's clock reads it, with the 95 % interval."
-LINES = "Lines: published. Marks: ours, as the paper's clock reads it, with the 95 % interval."
-RIM = "Red rim: they differ by more than the tolerance."
+BARS = "Bars: published. Marks: ours, as the paper's clock reads it."
+LINES = "Lines: published. Marks: ours, as the paper's clock reads it."
+EXPECTED = (
+    "Whiskers: where 95 % of published times are expected, by the model's errors in other figures."
+)
+REPEATS = "Whiskers: 95 % interval of the mean of repeats."
+RIM = "Red rim: they differ by more than repeats of the paper do, or counts at all."
 OURS = {"type": "point", "filled": True, "size": 60, "strokeWidth": 1.2}
 
 
@@ -90,6 +94,7 @@ def _compared(layout: Layout, found: Sequence[Comparison]) -> Drawing | None:
     remarks = {BARS if plot.mark == "bars" else LINES for plot, _, _ in panels}
     if any(one.verdict == DIFFERS for one in found):
         remarks.add(RIM)
+    remarks |= {words for one in found for words, *_ in [_whiskers(one)] if words}
     chart = grid(cells, beside)
     chart["resolve"]["scale"] |= {"xOffset": "independent"}
     return Drawing((View(chart, data),), remarks=tuple(sorted(remarks)))
@@ -114,20 +119,29 @@ def _panels(plot: Plot, found: Sequence[Comparison]) -> Iterator[tuple[str, pd.D
 
 
 def _row(one: Comparison, plot: Plot) -> dict[str, Any]:
-    known = not math.isnan(one.ci_low) and one.as_timed == one.value
+    _, low, high = _whiskers(one)
     return {
         "x": one.point.x if _is_number(plot, one) else _x_words(one, plot),
         "colour": _words(one, plot.colour) or "published",
         "rank": _rank(one, plot),
         "published": one.point.value,
         "ours": one.as_timed,
-        "low": one.ci_low if known else None,
-        "high": one.ci_high if known else None,
+        "low": low,
+        "high": high,
         "device": one.device,
         "verdict": one.verdict,
         "measure": one.point.table.title,
         "unit": one.unit,
     }
+
+
+def _whiskers(one: Comparison) -> tuple[str, float | None, float | None]:
+    """The words for the interval that is drawn, and its ends; none where there is no interval."""
+    if not math.isnan(one.expected_low):
+        return EXPECTED, one.expected_low, one.expected_high
+    if one.modeled or math.isnan(one.ci_low) or one.as_timed != one.value:
+        return "", None, None
+    return REPEATS, one.ci_low, one.ci_high
 
 
 def _rank(one: Comparison, plot: Plot) -> float:

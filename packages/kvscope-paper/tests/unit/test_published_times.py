@@ -1,5 +1,7 @@
 """The A100's numbers are those of the fit to the published times."""
 
+from statistics import median
+
 import pytest
 
 from kvscope.analyse.calibration.calibrate import Calibration
@@ -39,7 +41,18 @@ def test_the_shipped_errors_are_those_of_the_fit(again):
     assert shipped.keys() == found.keys() == {*published.FIGURES}
     for figure, one in shipped.items():
         numbers = one.model_dump(exclude_none=True)
-        assert found[figure].model_dump(exclude_none=True) == pytest.approx(numbers, rel=SAME)
+        again_numbers = found[figure].model_dump(exclude_none=True)
+        errors = numbers.pop("left_out_errors", [])
+        assert again_numbers.pop("left_out_errors", []) == pytest.approx(errors, abs=SAME)
+        assert again_numbers == pytest.approx(numbers, rel=SAME)
+
+
+def test_the_median_of_left_out_errors_is_that_of_all_times():
+    for one in fitted_figures().values():
+        assert (one.left_out is None) == (one.left_out_errors is None)
+        if one.left_out_errors is not None:
+            assert len(one.left_out_errors) == one.times
+            assert one.left_out == pytest.approx(median(map(abs, one.left_out_errors)), rel=SAME)
 
 
 def test_copies_and_the_chunked_kernel_are_told_by_their_own_figures_alone():

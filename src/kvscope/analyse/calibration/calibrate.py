@@ -41,12 +41,24 @@ SETS = {"profiler.name": "none", "repeats": 1, "warmup": 0}
 
 @dataclass(frozen=True)
 class Calibration:
-    """A fit, the intervals of its numbers, and its errors by group of observations."""
+    """A fit, the intervals of its numbers, and its errors by group of observations.
+
+    `samples` are the numbers as fits to bootstrap samples give them. `left_out_errors` are those of
+    a fit without the group, None where the others do not tell (`leave_one_out`).
+    """
 
     fit: Fit
-    samples: list[dict[str, float]]  # the numbers as fits to bootstrap samples give them
+    samples: list[dict[str, float]]
     errors: dict[str, list[float]]
-    left_out: dict[str, float | None]
+    left_out_errors: dict[str, list[float] | None]
+
+    @property
+    def left_out(self) -> dict[str, float | None]:
+        """The median of `left_out_errors`, as shares without a sign, of each group."""
+        return {
+            group: None if errors is None else median(map(abs, errors))
+            for group, errors in self.left_out_errors.items()
+        }
 
     @property
     def constants(self) -> dict[str, float]:

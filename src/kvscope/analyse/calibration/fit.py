@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -142,20 +141,20 @@ def intervals(
 
 def leave_one_out(
     observations: Sequence[Observation], parameters: Sequence[Parameter], hardware: Hardware
-) -> dict[str, float | None]:
-    """Of each group the median error of its times by a fit to all the others.
+) -> dict[str, list[float] | None]:
+    """Errors of each group's times by a fit to all other groups, as `Fit.errors` has them.
 
     The groups of one run are left out together. None for a group that has a number of the hardware
     in it of which the others do not tell: a fit to them would predict it by its start.
     """
     needs = _needs(observations, parameters, hardware)
-    errors: dict[str, float | None] = {}
+    errors: dict[str, list[float] | None] = {}
     for run in dict.fromkeys(one.run for one in observations):
         others = [one for one in observations if one.run != run]
         own = [one for one in observations if one.run == run]
         told = {name for one in others for name in needs[one.group]}
         for group, found in fit(others, parameters, hardware).errors(own).items() if others else ():
-            errors[group] = median(map(abs, found)) if needs[group] <= told else None
+            errors[group] = found if needs[group] <= told else None
     return errors
 
 

@@ -24,11 +24,12 @@ class Series(Part):
     """Values at those of one setting, of experiments that share the settings `where`.
 
     `in_paper`: the paper's figure shows them. Others are of the same kind, and published with the
-    paper's artifact alone.
+    paper's artifact alone. `stalled_at`: where in `at` the published runs hold a stall of the host.
     """
 
     where: dict[str, Value]
     in_paper: bool = True
+    stalled_at: list[Value] = Field(default_factory=list)
     at: list[Value]
     values: list[Real]
 
@@ -37,8 +38,8 @@ class Table(Part):
     """One metric of a figure.
 
     `x` is the setting over which each series runs, or PASS. `from_idle`: each experiment was timed
-    on a GPU that was idle before. `tolerance` is the difference, as a share of the published value,
-    that is no disagreement; counts agree only if they are equal.
+    on a GPU that was idle before. `resolution`, of shares: they were published in steps of it.
+    `unpublished`: settings of the experiments that were not published, and that the study guesses.
     """
 
     figure: str
@@ -54,7 +55,8 @@ class Table(Part):
     ]
     note: str = ""
     from_idle: bool = False
-    tolerance: Share = 0.05
+    resolution: Share | None = None
+    unpublished: str = ""
     series: list[Series] = Field(min_length=1)
 
 
@@ -62,7 +64,7 @@ class Table(Part):
 class Point:
     """One published value, and the settings of its experiment.
 
-    `in_paper`: the paper's figure shows it.
+    `in_paper`: the paper's figure shows it. `stalled`: its run holds a stall of the host.
     """
 
     table: Table
@@ -70,6 +72,13 @@ class Point:
     x: Any
     value: float
     in_paper: bool = True
+    stalled: bool = False
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """Equal for one value that two tables show, as without stalls where there is none."""
+        settings = sorted((key, str(value)) for key, value in self.settings.items())
+        return (self.table.metric, str(self.x), self.value, *settings)
 
     def fits(self, settings: Mapping[str, Any]) -> bool:
         """Whether an experiment, by its dotted keys, stands for this value."""
@@ -98,4 +107,5 @@ def points(figures: tuple[str, ...] = ()) -> Iterator[Point]:
         for series in table.series:
             for x, value in zip(series.at, series.values, strict=True):
                 own = {} if table.x == PASS else {table.x: x}
-                yield Point(table, series.where | own, x, value, series.in_paper)
+                stalled = x in series.stalled_at
+                yield Point(table, series.where | own, x, value, series.in_paper, stalled)

@@ -16,19 +16,22 @@ HEADING = (
 )
 
 Error = Annotated[Real, Field(ge=0)]
+Signed = Annotated[Real, Field(gt=-1)]
 
 
 class FittedFigure(Part):
     """Errors of the times of a figure, as shares: predicted over published seconds less 1.
 
-    `left_out` is the median error by a fit to the other figures; null where these do not tell of
-    every number of the hardware that the figure's times depend on.
+    `left_out` is the median error by a fit to the other figures, and `left_out_errors` are these
+    errors, signed, in the order of the published values; both are null where the other figures do
+    not tell of every number of the hardware that the figure's times depend on.
     """
 
     times: Count
     median_error: Error
     largest_error: Error
     left_out: Error | None
+    left_out_errors: list[Signed] | None
 
 
 _Figures = TypeAdapter(dict[str, FittedFigure])

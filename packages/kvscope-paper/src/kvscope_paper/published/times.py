@@ -119,21 +119,26 @@ def _resume_s(settings: dict[str, Any], hardware: Hardware, values: Values) -> f
 
 def errors_of(calibration: Calibration) -> dict[str, FittedFigure]:
     """The errors of the published figures that were fitted."""
-    return {
-        figure: FittedFigure(
-            times=len(errors),
-            median_error=rounded(median(map(abs, errors))),
-            largest_error=rounded(max(map(abs, errors))),
-            left_out=None if (left := calibration.left_out[figure]) is None else rounded(left),
-        )
-        for figure, errors in calibration.errors.items()
-    }
+    return {figure: _errors_of(calibration, figure) for figure in calibration.errors}
+
+
+def _errors_of(calibration: Calibration, figure: str) -> FittedFigure:
+    errors = calibration.errors[figure]
+    left_out = calibration.left_out[figure]
+    left_out_errors = calibration.left_out_errors[figure]
+    return FittedFigure(
+        times=len(errors),
+        median_error=rounded(median(map(abs, errors))),
+        largest_error=rounded(max(map(abs, errors))),
+        left_out=None if left_out is None else rounded(left_out),
+        left_out_errors=left_out_errors and [rounded(error) for error in left_out_errors],
+    )
 
 
 def write_errors(calibration: Calibration, path: Path) -> None:
     """Write the errors of the published figures, as the package ships them."""
     figures = {figure: one.model_dump() for figure, one in errors_of(calibration).items()}
-    write_text(path, HEADING + documents.dump(figures))
+    write_text(path, HEADING + documents.dump(figures, inline=True))
 
 
 TIMES = PublishedTimes(HARDWARE, PARAMETERS, observations, write_errors)

@@ -1,0 +1,80 @@
+"""How far two measurements of one experiment in the paper's artifact are apart."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from kvscope.plan import documents
+from kvscope.plan.fields import Part, Real
+from kvscope_paper.published.figures import PASS, Point, points
+
+FILE = Path(__file__).parent / "repeats.yaml"
+SHARE = 0.95  # of repeats that are within the limit
+# Metrics of times; counts are equal in all repeats.
+OF_TIMES = ("throughput_tokens_per_s", "resume_overhead_as_published_s")
+
+
+class Again(Part):
+    """Values of a figure, and others that were measured in the same experiments."""
+
+    figure: str
+    experiment: str
+    unit: Literal["s", "tokens/s"]
+    published: list[Real] = Field(min_length=1)
+    again: list[Real] = Field(min_length=1)
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Two published times of one experiment, and the figures or trials that they are from."""
+
+    first: str
+    second: str
+    values: tuple[float, float]
+
+    @property
+    def difference(self) -> float:
+        """The absolute difference of the values, as a share of their geometric mean."""
+        first, second = self.values
+        return abs(math.log(first / second))
+
+
+@cache
+def repeats() -> tuple[Repeat, ...]:
+    """Every pair of published times of one experiment; BadInput if a file is damaged."""
+    return (*_of_two_figures(), *_of_the_artifact())
+
+
+def _of_two_figures() -> Iterator[Repeat]:
+    seen: dict[tuple[object, ...], Point] = {}
+    for point in points():
+        table = point.table
+        if table.x == PASS or table.metric not in OF_TIMES or point.value == 0:
+            continue
+        experiment = (table.metric, *sorted((k, str(v)) for k, v in point.settings.items()))
+        other = seen.setdefault(experiment, point)
+        if other.table.figure != table.figure:
+            yield Repeat(other.table.figure, table.figure, (other.value, point.value))
+
+
+def _of_the_artifact() -> Iterator[Repeat]:
+    for entry in documents.load(FILE):
+        again = Again.model_validate(entry)
+        for pair in zip(again.published, again.again, strict=True):
+            yield Repeat(again.figure, again.experiment, pair)
+
+
+@cache
+def repeat_limit() -> float:
+    """The difference within which 95 % of the repeats are: the reproducibility limit.
+
+    A share, the 95th percentile over all pairs. ISO 5725-1:1994, 3.20: the value within which the
+    absolute difference of two results of the same experiment lies with a probability of 95 %.
+    """
+    return float(np.quantile([one.difference for one in repeats()], SHARE))
