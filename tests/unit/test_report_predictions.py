@@ -162,6 +162,19 @@ def test_the_page_shows_the_predictions(calibrated: Path, tmp_path: Path):
     assert (tmp_path / "figures" / "predictions.pdf").is_file()
 
 
+def test_the_dashed_lines_hold_nineteen_of_twenty_points(calibrated: Path):
+    drawing = draw_figure(load([*map(str, runs_of(calibrated))], calibrated), "predictions")
+    assert drawing is not None
+    (view,) = drawing.views
+    plots = [name for name in view.data if name.startswith("cell")]
+    assert len(plots) == 2
+    for name in plots:
+        points, lines = view.data[name], view.data[name.replace("cell", "lines")]
+        low, high = (lines[end].iloc[0] / lines["at"].iloc[0] for end in ("low", "high"))
+        ratios = points["predicted_ms"] / points["measured_ms"]
+        assert ratios.between(low, high).mean() == pytest.approx(0.95, abs=1 / len(ratios) + 0.01)
+
+
 def test_a_study_without_predictions_has_no_such_figure(results: Path):
     for path in results.glob(f"tables/*/{FILE}"):
         path.unlink()

@@ -28,7 +28,7 @@ from kvscope.report.predictions import Predictions, read_predictions
 from kvscope.report.words import percent
 
 HEIGHT, LABEL_PX = 300, 64
-NEAR = 0.15  # the band around equality
+MOST = 0.95  # of the passes are between the dashed lines
 TIMES = ("measured", "predicted")
 HUES = {PREFILL: theme.PREFILL, DECODE: theme.DECODE, MIXED: theme.RUNNING}
 
@@ -39,15 +39,16 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     if points.empty:
         return None
     times = points[["measured_ms", "predicted_ms"]]
-    equal = pd.DataFrame({"at": [times.min().min(), times.max().max()]})
-    data = {"equal": equal.assign(low=equal["at"] * (1 - NEAR), high=equal["at"] * (1 + NEAR))}
+    ends = [times.min().min(), times.max().max()]
+    data: dict[str, pd.DataFrame] = {}
     names = [phase for phase in PASS_PHASES if (points["phase"] == phase).any()]
     plots = dict(iter(points.groupby("title", sort=False)))
     width = plot_width(min(2, len(plots)), LABEL_PX)
     cells: list[Spec] = []
     for title, own in plots.items():
-        data[f"cell{len(cells)}"] = own
-        cells.append(_cell(f"cell{len(cells)}", str(title), names, width))
+        name, lines = f"cell{len(cells)}", f"lines{len(cells)}"
+        data |= {name: own, lines: _lines(own, ends)}
+        cells.append(_cell(name, lines, str(title), names, width))
     return Drawing((View(grid(cells, 2, "phase"), data),), label_px=LABEL_PX)
 
 
@@ -65,7 +66,15 @@ def _points(found: Predictions) -> Iterator[dict[str, Any]]:
                 }
 
 
-def _cell(data: str, title: str, names: list[str], width: int) -> Spec:
+def _lines(points: pd.DataFrame, ends: list[float]) -> pd.DataFrame:
+    """Equality from one end to the other, and the ratios between which MOST of the points are."""
+    ratios = points["predicted_ms"] / points["measured_ms"]
+    low, high = (ratios.quantile((1 + sign * MOST) / 2) for sign in (-1, 1))
+    equal = pd.DataFrame({"at": ends})
+    return equal.assign(low=equal["at"] * low, high=equal["at"] * high)
+
+
+def _cell(data: str, lines: str, title: str, names: list[str], width: int) -> Spec:
     tooltip = [text("experiment"), text("phase")]
     tooltip += [number(f"{name}_ms", title=f"{name} (ms)", format=",.4~g") for name in TIMES]
     look: Spec = {
@@ -83,16 +92,16 @@ def _cell(data: str, title: str, names: list[str], width: int) -> Spec:
                 "mark": {"type": "point", "filled": True, "size": 24, "opacity": 0.6},
                 "encoding": _at("measured_ms", "predicted_ms") | look,
             },
-            _line("at", {}),
-            _line("low", {"strokeDash": [4, 4]}),
-            _line("high", {"strokeDash": [4, 4]}),
+            _line(lines, "at", {}),
+            _line(lines, "low", {"strokeDash": [4, 4]}),
+            _line(lines, "high", {"strokeDash": [4, 4]}),
         ],
     }
 
 
-def _line(column: str, look: Spec) -> Spec:
+def _line(data: str, column: str, look: Spec) -> Spec:
     return {
-        "data": {"name": "equal"},
+        "data": {"name": data},
         "mark": {"type": "line", "strokeWidth": 1, "color": theme.GREY, **look},
         "encoding": _at("at", column),
     }
@@ -113,7 +122,8 @@ def _at(measured: str, predicted: str) -> Spec:
 FIGURE = Figure(
     "Predicted by the calibrated cost model",
     f"Forward passes of measured runs: at most {MOST_POINTS} of each phase of an experiment, "
-    f"spread over the run. Solid: predicted equals measured; dashed: {percent(NEAR)} from it.",
+    "spread over the run. Solid: predicted equals measured. Between the dashed lines are "
+    f"{percent(MOST)} of a plot's points.",
     draw,
     section="predictions",
     order=200,
