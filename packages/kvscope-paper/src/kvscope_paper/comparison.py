@@ -223,7 +223,6 @@ def by_figure(found: Sequence[Comparison]) -> Iterator[dict[str, Any]]:
             "device": device,
             "values": len(own),
             "agree": sum(one.verdict == AGREES for one in own),
-            "kind": own[0].kind.name,
             "rule": own[0].rule,
             "median_error": float(off.median()),
             "largest_error": float(off.max()),
