@@ -2,8 +2,10 @@
 
 import json
 import re
+import runpy
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,11 @@ import yaml
 import kvscope
 
 ROOT = Path(__file__).parents[2]
+metadata = SimpleNamespace(**runpy.run_path(str(ROOT / "workflow/scripts/metadata.py")))
+
+
+def of_root(path: Path) -> str:
+    return str(path.relative_to(ROOT))
 
 
 def read(name: str) -> dict[str, Any]:
@@ -20,25 +27,85 @@ def read(name: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize("path", [path for path, _ in metadata.written()], ids=of_root)
+def test_it_follows_from_the_citation(path: Path):
+    assert path.read_text(encoding="utf-8") == dict(metadata.written())[path]
+
+
 @pytest.mark.parametrize("name", ["codemeta.json", ".zenodo.json"])
-def test_it_agrees_with_the_citation(name):
+def test_archives_are_told_what_the_citation_says(name):
     citation, found = read("CITATION.cff"), read(name)
     assert found["version"] == citation["version"]
     assert found["description"] == citation["abstract"]
     assert found["keywords"] == citation["keywords"]
     (author,) = found.get("author") or found["creators"]
-    assert [{"name": author["name"]}] == citation["authors"]
+    assert author["name"] == metadata.name(citation["authors"][0])
     assert found["license"].endswith(citation["license"])
     assert citation["references"][0]["doi"] in json.dumps(found)
+    assert citation["repository-code"] in json.dumps(found)
+
+
+def test_the_doi_is_where_readers_of_metadata_look_for_it():
+    """Zenodo gives the DOI itself, so that its file has none."""
+    doi = read("CITATION.cff")["doi"]
+    assert read("codemeta.json")["identifier"] == f"https://doi.org/{doi}"
+    assert doi not in json.dumps(read(".zenodo.json"))
 
 
 @pytest.mark.parametrize(
-    "file", [ROOT / "pyproject.toml", *ROOT.glob("packages/*/pyproject.toml")], ids=str
+    "file", [ROOT / "pyproject.toml", *ROOT.glob("packages/*/pyproject.toml")], ids=of_root
 )
-def test_all_packages_have_the_version_of_the_citation(file: Path):
+def test_all_packages_have_version_authors_and_repository_of_the_citation(file: Path):
     project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
-    assert project["version"] == read("CITATION.cff")["version"]
-    assert kvscope.__version__ == project["version"]
+    citation = read("CITATION.cff")
+    assert project["version"] == citation["version"] == kvscope.__version__
+    assert project["authors"] == [{"name": metadata.name(one)} for one in citation["authors"]]
+    assert project["urls"] == {"Repository": citation["repository-code"]}
+
+
+PERSON = {
+    "given-names": "Ada",
+    "family-names": "Lovelace",
+    "orcid": "https://orcid.org/0000-0002-1825-0097",
+    "affiliation": "Analytical Engine Laboratory",
+}
+
+
+def test_people_are_named_as_each_archive_names_them():
+    citation = read("CITATION.cff") | {"authors": [PERSON, {"name": "Others"}]}
+    person, others = metadata.codemeta(citation)["author"]
+    assert (person["givenName"], person["familyName"]) == ("Ada", "Lovelace")
+    assert (person["@type"], person["@id"]) == ("Person", PERSON["orcid"])
+    assert person["affiliation"]["name"] == PERSON["affiliation"]
+    assert others == {"@type": "Organization", "name": "Others"}
+    assert metadata.zenodo(citation)["creators"] == [
+        {
+            "name": "Lovelace, Ada",
+            "orcid": "0000-0002-1825-0097",
+            "affiliation": PERSON["affiliation"],
+        },
+        {"name": "Others"},
+    ]
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    project = tomllib.loads(metadata.pyproject(text, citation))["project"]
+    assert project["authors"] == [{"name": "Ada Lovelace"}, {"name": "Others"}]
+
+
+def test_placeholders_are_named_until_they_are_filled_in():
+    citation = read("CITATION.cff") | metadata.PLACEHOLDERS
+    note = metadata.placeholder_note(citation)
+    assert "repository-code (https://repository.example/kvscope) and doi (10.5281/zenodo" in note
+    note = metadata.placeholder_note(citation | {"doi": "10.5281/zenodo.1234567"})
+    assert "doi" not in note
+    assert "is still a placeholder" in note
+    filled = {"doi": "10.5281/zenodo.1234567", "repository-code": "https://a.org/kvscope"}
+    assert metadata.placeholder_note(citation | filled) is None
+
+
+def test_the_list_for_who_releases_has_every_placeholder():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for key, value in metadata.PLACEHOLDERS.items():
+        assert f"| `{key}` | `{value}` |" in text
 
 
 @pytest.mark.parametrize("name", ["envs/Containerfile", "envs/kvscope.def"])

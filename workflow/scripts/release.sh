@@ -10,6 +10,7 @@ changed=$(git status --porcelain)
 [ -z "$changed" ] ||
     die "The tree has changes that no commit has ($(head -n 1 <<<"$changed" | cut -c 4-)): commit or" \
         "remove them, and make release again."
+note=$("$python" workflow/scripts/metadata.py --check) || exit 1
 
 rm -rf dist .cache/release
 mkdir -p "$work"
@@ -61,3 +62,4 @@ for name in $(cd packages && ls); do
     [ -z "${brings[$name]:-}" ] || try ${brings[$name]}
 done
 echo "dist/ holds version $("$venv/bin/python" -c 'import kvscope; print(kvscope.__version__)'), tried"
+[ -z "$note" ] || echo "$note"
