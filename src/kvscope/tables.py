@@ -193,6 +193,13 @@ STEPS = Table(
             True,
         ),
         Column("kv_bytes_used", I64, "bytes of these blocks without padding, filled or not", True),
+        Column(
+            "context_bytes",
+            I64,
+            "bytes of the blocks in use, filled or not, where some hold activations in place of K "
+            "and V, or ids, which take none; null where all hold K and V",
+            True,
+        ),
     ),
 )
 

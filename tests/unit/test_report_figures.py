@@ -29,7 +29,7 @@ from kvscope.report.render import print_figure, specification, svg
 
 from .kv_access_fixture import Served, write_traced_run
 from .marks import draw, marks_of, own_figures, streams
-from .report_fixture import batching_study, overflow_study, write_study
+from .report_fixture import Fake, batching_study, overflow_study, write_study
 
 pytestmark = pytest.mark.slow
 
@@ -372,3 +372,13 @@ def test_latencies_that_do_not_differ_are_no_distribution(batching):
     alike = replace(batching, runs=tuple(same))
     assert draw_figure(alike, "latency_distributions") is None
     assert draw_figure(alike, "goodput") is None
+
+
+@pytest.mark.parametrize("stall", [True, False])
+def test_a_metric_that_equals_another_everywhere_is_drawn_once(tmp_path, stall):
+    """Without a stall, throughput is that without stalls; the note names what is left out."""
+    fakes = [Fake({"seed": seed}, stall=stall, speed=seed) for seed in (1, 2)]
+    drawing = drawings(load(["stalls"], write_study(tmp_path, fakes, "stalls")))["throughput"]
+    assert len(cells(drawing)) == (2 if stall else 1)
+    left_out = "Equal to what is drawn: Throughput without stalls."
+    assert (left_out in drawing.views[0].note) is not stall

@@ -181,7 +181,12 @@ def kv_block_utilization_peak(records: Records) -> float:
 
 @metric("B", "KV cache in use, peak", display="GiB")
 def kv_bytes_peak(records: Records) -> float:
-    """max(S.kv_blocks_used) · engine.block_bytes of `run.json`"""
+    """max(S.context_bytes), or where it is null max(S.kv_blocks_used) · engine.block_bytes of
+    `run.json`
+    """
+    kept = records.steps["context_bytes"].astype(float)
+    if kept.notna().all():
+        return float(kept.max())
     return float(records.steps["kv_blocks_used"].max()) * records.block_bytes
 
 

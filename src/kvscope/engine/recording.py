@@ -61,6 +61,7 @@ class PassRecord:
     batch: Callable[[], Sequence[ScheduledRequest]] = no_rows
     load_wait_ns: int = 0  # before it, in which every request waited for copies
     group_blocks: tuple[int, ...] = ()  # in use, by KV group; of a model whose groups differ
+    context_bytes: int | None = None  # of all blocks in use, where not all hold K and V
 
 
 @dataclass(slots=True)

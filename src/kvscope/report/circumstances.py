@@ -227,8 +227,9 @@ def _block(run: ReportedRun) -> str | None:
     engine = run.facts.get("engine") or {}
     if "block_bytes" not in engine:
         return None
-    size = number_text(engine["block_bytes"] / 1024)
-    return f"{plural(engine['block_size'], 'token')}, {size} KiB over all layers"
+    sizes = {"": engine["block_bytes"], " as activations": engine.get("activation_block_bytes")}
+    kib = [f"{number_text(size / 1024)} KiB{words}" for words, size in sizes.items() if size]
+    return f"{plural(engine['block_size'], 'token')}, {' or '.join(kib)} over all layers"
 
 
 def _files(run: ReportedRun) -> str | None:

@@ -235,6 +235,7 @@ class Replay:
                 "load_wait_s": record.load_wait_ns * NANOSECONDS,
                 "group_blocks_used": record.group_blocks or None,
                 "kv_bytes_used": self.context.kv_bytes(blocks_used, record.group_blocks),
+                "context_bytes": record.context_bytes,
             }
         )
         self.batch.extend(rows)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from kvscope_offload.blocks import Content, Kind, Minibatch, Place, Row
+from kvscope_offload.blocks import KINDS, Content, Kind, Minibatch, Place, Row
 from kvscope_offload.cost import CostModel, Sizes
 from kvscope_offload.minibatches import Effort
 
@@ -36,6 +36,17 @@ def compute_s(cost: CostModel, part: Minibatch | Row) -> float:
 def effort(cost: CostModel, part: Minibatch | Row) -> Effort:
     """What it takes of link and device in one layer of a step."""
     return Effort(cost.link(loaded_bytes(cost.sizes, part)), compute_s(cost, part))
+
+
+def context_bytes(sizes: Sizes, row: Row, block_size: int) -> int:
+    """Bytes of one layer of the blocks that hold a request's tokens once a pass has stored its own.
+
+    Blocks of activations have the bytes of activations; of tokens kept as ids there is none. All
+    blocks but a request's last are full, so the tokens of a kind say how many blocks it has.
+    """
+    blocks = {kind: -(-(row.kept[kind] + row.stored[kind]) // block_size) for kind in KINDS}
+    widths = {kind: width_bytes(sizes, kind.content) for kind in KINDS}
+    return block_size * sum(blocks[kind] * widths[kind] for kind in KINDS)
 
 
 def width_bytes(sizes: Sizes, content: Content) -> int:

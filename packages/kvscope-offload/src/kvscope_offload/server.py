@@ -13,6 +13,7 @@ from kvscope.engine.marks import Marks
 from kvscope.engine.port import Finished
 from kvscope.engine.recording import PassRecord, Recording, ScheduledRequest
 from kvscope.kv_plan import KvGroup
+from kvscope_offload.amounts import context_bytes
 from kvscope_offload.engine import Engine, PassResult
 from kvscope_offload.generation import Limits
 from kvscope_offload.prediction import Prediction
@@ -73,8 +74,14 @@ class OffloadServer:
 
     @property
     def host_pool(self) -> dict[str, Any]:
-        """What run.json says of the engine's memory."""
-        return {"host_blocks_total": 0, "host_memory": None, "pieces_per_block": None}
+        """What run.json says of the engine's memory: no pool, and a block kept as activations."""
+        token_bytes = self.layers * self.engine.cost.sizes.activation_bytes
+        return {
+            "host_blocks_total": 0,
+            "host_memory": None,
+            "pieces_per_block": None,
+            "activation_block_bytes": self.engine.block_size * token_bytes,
+        }
 
     @contextmanager
     def check_results(self) -> Iterator[dict[str, Prediction]]:
@@ -164,6 +171,8 @@ class OffloadServer:
             kv_blocks_free=self.kv_blocks_total - used,
             host_blocks_used=0,
             batch=lambda: batch,
+            context_bytes=self.layers
+            * sum(context_bytes(self.engine.cost.sizes, row, size) for row in rows),
         )
         self.recording.passes.append(record)
         return record

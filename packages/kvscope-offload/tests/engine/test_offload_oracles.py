@@ -6,7 +6,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kvscope.analyse.oracles import modeled
+from kvscope.analyse.metrics import BY_NAME
+from kvscope.analyse.oracles import cache, modeled
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.oracles.workload import workload_differs
 from kvscope.analyse.records import Records, read_records
@@ -47,6 +48,29 @@ def test_a_modeled_run_takes_the_times_of_its_model(run: Records) -> None:
 )
 def test_other_times_are_not_those_of_the_model(forge: Forgery, run: Records) -> None:
     assert "modeled_batch_wrong" in found(forge(run), VIOLATED)
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [moved("steps", "context_bytes", 1), moved("steps", "context_bytes", 2**50)],
+)
+def test_bytes_are_those_of_whole_blocks_in_use(forge: Forgery, run: Records) -> None:
+    assert "context_bytes_wrong" in found(run, HELD)
+    assert "context_bytes_wrong" in found(forge(run), VIOLATED)
+
+
+def test_bytes_of_a_large_cache_are_those_of_its_blocks(run: Records) -> None:
+    """Terabytes, which 32 bits do not hold."""
+    large = scaled("steps", 1000.0, "kv_blocks_used")(scaled("steps", 1000.0, "context_bytes")(run))
+    large.steps = large.steps.astype({"kv_blocks_used": "int32", "context_bytes": "int64"})
+    assert cache.context_bytes_wrong(RunTables(large)) == NONE
+
+
+def test_the_peak_of_the_cache_is_that_of_its_bytes(run: Records) -> None:
+    """Not those of as many blocks of K and V: the hybrid policy keeps activations and ids, too."""
+    peak = BY_NAME["kv_bytes_peak"].of(run)
+    assert peak == run.steps["context_bytes"].max()
+    assert 0 < peak < run.steps["kv_blocks_used"].max() * run.block_bytes
 
 
 def test_the_first_repeat_begins_after_the_warm_up(run: Records) -> None:

@@ -11,7 +11,7 @@ import pytest
 from kvscope import completion
 from kvscope.engine.devices.platform import platform_of
 from kvscope.engine.marks import Marks
-from kvscope.engine.recording import Recording
+from kvscope.engine.recording import PassRecord, Recording
 from kvscope.errors import BadInput
 from kvscope.plan import layers
 from kvscope.plan.devices.modeled import Modeled
@@ -112,7 +112,12 @@ def modeled(*overrides: str) -> Experiment:
 
 def passes_s(directory: Path, *overrides: str) -> list[float]:
     """Seconds of the modeled passes, by the clock of a server that is served one batch."""
-    experiment = modeled(*overrides)
+    passes = served(directory, modeled(*overrides))
+    return [(record.end_ns - record.schedule_start_ns) * 1e-9 for record in passes]
+
+
+def served(directory: Path, experiment: Experiment) -> list[PassRecord]:
+    """The records of the modeled passes that serve an experiment's requests."""
     platform = platform_of(experiment)
     with platform.run_engine(directory) as server:
         recording = Recording()
@@ -123,7 +128,50 @@ def passes_s(directory: Path, *overrides: str) -> list[float]:
             )
         while server.has_unfinished_requests():
             server.step()
-    return [(record.end_ns - record.schedule_start_ns) * 1e-9 for record in recording.passes]
+    return recording.passes
+
+
+# Numbers of a token in a layer, by hand: OPT-6.7B has 32 heads of 128, K and V for each, and hidden
+# states of 4096; Llama 3.1 8B shares 8 K and V heads among 32.
+KEPT = {
+    "opt-6.7b": {"kv_only": 2 * 32 * 128, "act_only": 4096},
+    "llama-3.1-8b": {"kv_only": 2 * 8 * 128, "act_only": 4096},
+}
+
+
+@pytest.mark.parametrize("model", KEPT)
+@pytest.mark.parametrize("policy", ["kv_only", "act_only"])
+def test_the_context_takes_the_bytes_of_what_is_kept_of_it(model, policy, tmp_path):
+    """Of a multi-head model activations take half of K and V, of this grouped one twice."""
+    passes = served(
+        tmp_path, modeled(f"device.policy={policy}", f"model={model}", "cache.blocks=256")
+    )
+    layers, width, block = 32, 2, 16
+    blocks = [8 * -(-(200 + number) // block) for number in range(len(passes))]
+    size = layers * width * block * KEPT[model][policy]
+    assert [record.context_bytes for record in passes] == [count * size for count in blocks]
+
+
+@pytest.mark.parametrize(("share", "kept"), [(0.0, 26), (0.25, 23), (0.75, 16), (1.0, 13)])
+def test_a_hybrid_cache_takes_the_bytes_of_each_kind_of_its_blocks(share, kept, tmp_path):
+    """A prompt of 208 tokens has 13 blocks, in halves of K and V's bytes 26 … 13."""
+    words = ("device.policy=hybrid", f"device.share={share}", "workload.prompt_tokens=208")
+    first, *_ = served(tmp_path, modeled(*words, "workload.num_requests=1"))
+    half = 32 * 2 * 16 * 4096
+    assert first.context_bytes == kept * half
+
+
+def test_tokens_that_are_computed_again_take_no_bytes(tmp_path):
+    words = ("device.policy=token", "device.share=0.5", "workload.prompt_tokens=224")
+    first, *_ = served(tmp_path, modeled(*words, "workload.num_requests=1"))
+    assert first.context_bytes == 7 * 32 * 2 * 16 * 2 * 4096
+
+
+def test_bytes_are_the_same_wherever_the_blocks_lie(tmp_path):
+    """On the host, or in part on the device."""
+    rooms = (f"device.device_gib={gib}" for gib in ("null", "0.05", "0.3"))
+    passes = [served(tmp_path, modeled("device.policy=act_only", room)) for room in rooms]
+    assert len({tuple(record.context_bytes for record in each) for each in passes}) == 1
 
 
 def test_modeled_passes_take_what_the_simulation_says_every_time(tmp_path):

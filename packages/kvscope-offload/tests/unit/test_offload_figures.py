@@ -8,6 +8,7 @@ import pytest
 from kvscope.report.figures.registry import drawings
 from kvscope.report.load import load
 from kvscope.report.render import print_figure, svg
+from kvscope_offload.figures.published import CLAIMS
 from tests.unit.marks import marks_of
 from tests.unit.report_fixture import Fake, write_study
 
@@ -46,7 +47,10 @@ def offload_study() -> Iterator[Fake]:
         yield Fake(
             {"device.policy": "hybrid", "device.share": share}, engine=facts(share), stall=False
         )
-    policies = {"flexgen": 0.5, "kv_only": 1.0, "act_only": 0.8, "token": 0.7, "hybrid": 1.2}
+    policies = {
+        "zero_inference": 0.4, "flexgen": 0.5, "kv_only": 1.0, "act_only": 0.8, "token": 0.7,
+        "hybrid": 1.2,
+    }  # fmt: skip
     for policy, speed in policies.items():
         on_gpu = {"device.policy": policy, "device.hardware": "rtx-4090"}
         yield Fake(on_gpu, engine=facts(0.5), stall=False, speed=speed)
@@ -89,7 +93,7 @@ def test_the_shares_are_drawn_on_the_line_that_was_predicted(drawn):
 def test_the_pipeline_has_every_job_of_each_experiment_measured_and_simulated(drawn):
     drawing = drawn["offload_pipeline"]
     assert [view.choice[1] for view in drawing.views] == ["measured", "simulated"] * 2
-    assert [len(view.data) for view in drawing.views] == [3, 3, 5, 5]
+    assert [len(view.data) for view in drawing.views] == [3, 3, 6, 6]
     for view in drawing.views:
         assert {len(frame) for frame in view.data.values()} == {6}
         assert "compute busy 50" in str(view.chart)
@@ -116,7 +120,48 @@ def test_gains_stand_beside_the_published_ones_and_are_judged(study, drawn):
     assert found["hybrid over FlexGen"] == gain("hybrid", "flexgen")
     assert found["hybrid over act_only"] == gain("hybrid", "act_only")
     assert found["slowdown by token, share 0.2"] == gain("kv_only", "token")
-    assert found["rebuild over token recompute"] == pytest.approx(6)
+    assert found["hybrid over zero_inference"] == gain("hybrid", "zero_inference")
     published = dict(zip(view.data["means"]["claim"], view.data["means"]["published"], strict=True))
     assert published["hybrid over FlexGen"] == 2.19
-    assert "Rebuild over token recompute: published 4.55, modeled 6: not explained." in view.note
+    assert "Hybrid over zero_inference: not published, modeled " in view.note
+
+
+def test_78_percent_faster_is_read_as_less_time_and_as_a_higher_rate(drawn):
+    """The model's 24 h² operations over 4 h², the most at one rate, allow both."""
+    view = drawn["offload_published"].views[0]
+    means = view.data["means"].set_index("claim")
+    readings = means.loc[["rebuild, as 78 % less time", "rebuild, as 1.78 times the rate"]]
+    assert list(readings["published"]) == pytest.approx([1 / 0.22, 1.78])
+    assert list(readings["mean"]) == pytest.approx([6, 6])
+    assert (
+        "published 4.55, modeled 6, 1.32 times it. Possible: the product that rebuilds then "
+        "reaches 76\N{NO-BREAK SPACE}% of a layer's rate."
+    ) in view.note
+    assert "published 1.78, modeled 6, 3.37 times it. Possible" in view.note
+
+
+UNKNOWN = "their prompt lengths are not published"
+
+
+@pytest.mark.parametrize(
+    ("gains", "said"),
+    [
+        ([1.0, 2.0], f"Cannot be told: {UNKNOWN}."),
+        ([1.35], f"Cannot be told: {UNKNOWN}."),
+        ([1.36, 2.0], f"Differs: no condition that is modeled gives it; {UNKNOWN}."),
+        ([1.0, 1.34], f"Differs: no condition that is modeled gives it; {UNKNOWN}."),
+    ],
+)
+def test_a_range_that_was_chosen_here_confirms_nothing(gains, said):
+    (claim,) = (claim for claim in CLAIMS if claim.words == "hybrid over act_only")
+    assert claim.verdict(1.35, {("m", n): gain for n, gain in enumerate(gains)}) == said
+
+
+def test_a_gain_beyond_what_the_operations_allow_differs():
+    (claim,) = (claim for claim in CLAIMS if claim.words == "rebuild, as 78 % less time")
+    assert claim.verdict(4.55, {("m", 1): 4.0}).startswith("Differs")
+
+
+def test_no_ratio_of_bytes_is_made_of_runs_that_do_not_tell_activations_apart(drawn):
+    claims = drawn["offload_published"].views[0].data["means"]["claim"]
+    assert not claims.str.startswith("bytes").any()

@@ -1,5 +1,7 @@
 """Oracles of memory: the tokens and blocks in use are those that the requests hold."""
 
+from math import gcd
+
 import numpy as np
 import pandas as pd
 
@@ -50,6 +52,25 @@ def blocks_differ(run: RunTables) -> Violations:
             lambda r: (
                 f"{r['kv_blocks_used']} of {r['kv_blocks_total']} blocks; run.json has {total}"
             ),
+        ),
+    )
+
+
+def context_bytes_wrong(run: RunTables) -> Violations:
+    """The bytes in use are those of K and V in some blocks, of activations in others, and of ids,
+    which take none.
+    """
+    sizes = (run.engine["block_bytes"], run.engine["activation_block_bytes"])
+    most = run.steps["kv_blocks_used"].astype("int64") * max(sizes)
+    found = run.steps["context_bytes"].fillna(-1).astype("int64")
+    # whole blocks: multiples of what divides both sizes
+    wrong = ~found.between(0, most) | (found % gcd(*sizes) != 0)
+    return bad_rows(
+        run.steps,
+        wrong,
+        lambda r: (
+            f"{r['context_bytes']} bytes in {r['kv_blocks_used']} blocks of {sizes[0]} bytes as K "
+            f"and V, {sizes[1]} as activations"
         ),
     )
 

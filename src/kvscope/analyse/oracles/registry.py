@@ -84,6 +84,13 @@ _IN_BYTES = _recorded(
     "use of the cache in bytes, and a complete experiment.yaml",
     lambda run: bool(run.steps["kv_bytes_used"].notna().any()) and workload.has_all_settings(run),
 )
+_ACTIVATIONS_KEPT = _recorded(
+    "activations in place of K and V",
+    lambda run: (
+        bool(run.steps["context_bytes"].notna().any())
+        and run.engine.get("activation_block_bytes", 0) > 0
+    ),
+)
 _BY_GROUP = _recorded(
     "blocks recorded by KV group", lambda run: bool(run.kv_groups) and not run.recorded
 )
@@ -213,6 +220,7 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(batches.waiting_wrong, _PASSES),
     Oracle(cache.tokens_differ, _IN_ORDER),
     Oracle(cache.blocks_differ, _BLOCKS_FOLLOW),
+    Oracle(cache.context_bytes_wrong, _ACTIVATIONS_KEPT),
     Oracle(kv_groups.groups_wrong, _GROUPS),
     Oracle(kv_groups.groups_differ, _IN_BYTES),
     Oracle(kv_groups.group_blocks_differ, _BY_GROUP),

@@ -43,7 +43,7 @@ NULLABLE = {
         *("saved_tokens", "hit_tokens", "own_hit_tokens", "loaded_tokens"),
         *("draft_tokens", "accepted_tokens"),  # of runs without speculative decoding
     },
-    "steps": {"load_wait_s", "group_blocks_used", "kv_bytes_used"},
+    "steps": {"load_wait_s", "group_blocks_used", "kv_bytes_used", "context_bytes"},
     "kv_groups": {"window_tokens"},
     "requests": {
         *("first_scheduled_s", "first_token_s"),  # null if it was aborted earlier

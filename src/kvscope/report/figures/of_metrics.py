@@ -53,7 +53,8 @@ LATENCY = over_experiments(
 UTILIZATION = over_experiments(
     "KV cache utilization",
     "Share of the cache's blocks that are in use, and of its token slots that hold a token; means "
-    "weighted by the duration of passes. Beside it the size of the blocks in use, as K and V.",
+    "weighted by the duration of passes. Beside it the bytes of what the blocks in use "
+    "hold: K and V, or activations where an engine keeps these instead.",
     [
         Panel(
             "KV cache utilization",

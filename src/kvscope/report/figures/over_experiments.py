@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -102,6 +102,8 @@ def over_experiments(
     ) -> Drawing | None:
         runs = [run for run in study.complete if has_any(run)]
         known = [one for panel in panels if (one := _known(panel, runs)).metrics]
+        left_out = _repeated(known, runs)
+        known = [one for panel in known if (one := _without(panel, left_out)).metrics]
         if not known or not suits(study):
             return None
         declared = [
@@ -112,6 +114,7 @@ def over_experiments(
         views = [_view(" and ".join(row.title for row in declared), declared, known, len(runs))]
         if declared != [everything]:
             views.append(_view(everything.title, [everything], known, len(runs)))
+        views = [replace(view, note=_note(view.note, left_out)) for view in views]
         remarks = [HOLLOW] if any(not run.valid for run in runs) else []
         remarks += [RINGS] if any(map(has_rings, views[0].data.values())) else []
         return Drawing(tuple(views), ("Along",), _label_px(declared), tuple(remarks))
@@ -128,6 +131,41 @@ def _known(panel: Panel, runs: Sequence[ReportedRun]) -> Panel:
     """The panel with the metrics that are of interest among these experiments."""
     known = tuple(one.name for one in panel.measures if of_interest(one, runs))
     return Panel(panel.title, known, panel.shared)
+
+
+def _repeated(panels: Sequence[Panel], runs: Sequence[ReportedRun]) -> tuple[Measure, ...]:
+    """Metrics that say of each of several experiments what an earlier one of their unit says.
+
+    Without stalls, throughput is that without stalls; requests that are alike have one latency.
+    """
+    if len(runs) < 2:
+        return ()
+    seen: set[tuple[str, ...]] = set()
+    left_out = []
+    for one in (measure for panel in panels for measure in panel.measures):
+        said = (one.unit, *(_digits(run, one) for run in runs))
+        if said in seen:
+            left_out.append(one)
+        seen.add(said)
+    return tuple(left_out)
+
+
+def _digits(run: ReportedRun, shown: Measure) -> str:
+    """Value and interval, in more digits than are drawn; NaN equals NaN."""
+    found = run.number(shown.name)
+    return f"{found.value:.6g} {found.low:.6g} {found.high:.6g}"
+
+
+def _without(panel: Panel, left_out: Sequence[Measure]) -> Panel:
+    kept = tuple(one.name for one in panel.measures if one not in left_out)
+    return replace(panel, metrics=kept)
+
+
+def _note(note: str, left_out: Sequence[Measure]) -> str:
+    """The note of a view, and which metrics are not drawn beside those that they equal."""
+    if not left_out:
+        return note
+    return f"{note} Equal to what is drawn: {', '.join(one.heading for one in left_out)}.".strip()
 
 
 def _view(title: str, shown: Sequence[PlacesOfKey], panels: Sequence[Panel], count: int) -> View:
