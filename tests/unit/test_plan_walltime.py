@@ -12,7 +12,7 @@ import pytest
 
 from kvscope import runfile
 from kvscope.errors import BadInput
-from kvscope.plan import walltime
+from kvscope.plan import batches, walltime
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.grid import expand
 from kvscope.plan.manifest import experiment_path
@@ -261,3 +261,61 @@ def test_a_walltime_is_a_whole_number_of_seconds(total: float, results: Path) ->
         f'{{"{ONE.id}": 1}}',
         f'{{"{ONE.id}": 1000000000}}',
     )
+
+
+# Seconds of processor time that a study took, from `time snakemake`: user time on two cores of an
+# AMD EPYC. What a plan says of a study is within a factor of two of it.
+TOOK_S = {
+    ("quickstart", "device=modeled"): 63,
+    ("paper", "device=modeled"): 876,
+    ("hybrid", ""): 1097,
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("study", "word"), TOOK_S)
+def test_a_modeled_study_takes_about_what_its_plan_says(
+    study: str, word: str, results: Path
+) -> None:
+    planned = [p.experiment for p in expand(study, [word] if word else [], CONFIG).experiments]
+    needs = [both for both in walltimes_s(planned, results).values()]
+    assert TOOK_S[study, word] / 2 < batches.expected_s(needs) < TOOK_S[study, word] * 2
+
+
+MODELED = experiment("device=modeled", "model=opt-13b")
+MODELED_LONG = experiment("device=modeled", "model=opt-13b", "workload.num_requests=4000")
+
+
+@pytest.mark.parametrize("start_s", [0.02, 14.0])
+def test_what_a_modeled_run_took_to_start_tells_nothing_of_others(
+    start_s: float, results: Path
+) -> None:
+    """Alone it imports vLLM, in a batch it does not; only servings are held against the model."""
+    repeats = [{"repeat": 0, "start_ns": 0, "duration_s": 1.0}]
+    timings = {"start_engine": start_s, "warm_up": 0.0, "repeats": once_s(MODELED), "total": 20.0}
+    warmed = MODELED.warmup * once_s(MODELED)
+    timings["warm_up"] = warmed
+    finished(MODELED, results, 20.0, timings_s=timings, clock={"repeats": repeats})
+    found = walltimes_s([MODELED, MODELED_LONG], results)
+    for one in (MODELED, MODELED_LONG):
+        assert found[one.id]["share_s"] == pytest.approx(share_s(one), abs=1)
+
+
+def test_a_modeled_run_that_served_slower_says_so_of_others(results: Path) -> None:
+    served_s = {"warm_up": MODELED_LONG.warmup, "repeats": 1}
+    timings = {part: 3 * n * once_s(MODELED_LONG) for part, n in served_s.items()}
+    repeats = [{"repeat": 0, "start_ns": 0, "duration_s": timings["repeats"]}]
+    finished(MODELED_LONG, results, 9.0, timings_s=timings, clock={"repeats": repeats})
+    found = walltimes_s([MODELED_LONG], results)[MODELED_LONG.id]["share_s"]
+    start_s = walltime.MODELED_START_S
+    assert found == pytest.approx(start_s + 3 * (share_s(MODELED_LONG) - start_s), abs=1)
+
+
+def test_modeled_experiments_are_shared_between_cores() -> None:
+    modeled = [{"share_s": 10, "batch": 1}] * 40
+    assert batches.expected_s(modeled) == batches.CAMPAIGN_S + 400
+    assert batches.shared_s(modeled, 1) is None
+    assert batches.shared_s(modeled, 2) == batches.CAMPAIGN_S + 200
+    assert batches.shared_s(modeled, 64) == batches.CAMPAIGN_S + 100  # ten at least in a batch
+    assert batches.shared_s(modeled[:12], 2) is None
+    assert batches.shared_s([*modeled, {"share_s": 10, "batch": 0}], 2) is None

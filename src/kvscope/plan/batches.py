@@ -14,7 +14,8 @@ from typing import Any
 RULE = "run_experiments"  # of the workflow; a batch's jobs on a cluster have this name, too
 MODELED, MEASURED = "modeled", "measured"
 KINDS = (MODELED, MEASURED)
-CAMPAIGN_S = 40  # two processes that import vLLM, one of them under the profiler
+# Seconds of a batch beside its experiments: two processes that import vLLM, one under the profiler.
+CAMPAIGN_S = 40
 LEAST_IN_BATCH = 10  # fewer modeled experiments are not worth another import of vLLM
 LINE = re.compile(r"\[\d+/\d+\] ([^\s:]+): (?:failed: (?P<reason>.*)|(?P<took_s>[\d.]+) s)")
 
@@ -34,9 +35,12 @@ def units(manifest: Mapping[str, Any], kind: str) -> list[list[str]]:
 
 def count(manifest: Mapping[str, Any], kind: str, slots: int) -> int:
     """The number of batches of a plan where so many run at a time."""
-    there = len(units(manifest, kind))
+    return _count(len(units(manifest, kind)), kind, slots)
+
+
+def _count(units: int, kind: str, slots: int) -> int:
     least = LEAST_IN_BATCH if kind == MODELED else 1
-    return min(slots, there, max(1, there // least))
+    return min(slots, units, max(1, units // least))
 
 
 def parts(manifest: Mapping[str, Any], nodes: int | None, cores: int | None) -> dict[str, int]:
@@ -73,6 +77,17 @@ def needs(manifest: Mapping[str, Any], kind: str, part: int, parts: int) -> dict
 def expected_s(needs: Sequence[Mapping[str, int]]) -> int:
     """Seconds that experiments with these resources take in one batch."""
     return CAMPAIGN_S + sum(one["share_s"] for one in needs)
+
+
+def shared_s(needs: Sequence[Mapping[str, int]], cores: int) -> int | None:
+    """Seconds in as many batches as so many cores take at a time; None unless all are modeled.
+
+    None, too, where they are one batch on any number of cores.
+    """
+    parts = _count(len(needs), MODELED, cores)
+    if parts < 2 or not all(one["batch"] for one in needs):
+        return None
+    return CAMPAIGN_S + sum(one["share_s"] for one in needs) // parts
 
 
 def name(study: str, kind: str, part: int, parts: int) -> str:

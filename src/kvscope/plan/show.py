@@ -1,5 +1,6 @@
 """Prints a plan as a table or as JSON."""
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -76,11 +77,17 @@ def print_table(plan: Plan, needs: Needs) -> None:
 
 
 def format_total(plan: Plan, needs: Needs) -> str:
-    """'9 experiments on device=cpu, about 2 min, 9 engines side by side in rounds, 4.5 GiB'."""
+    """'9 experiments on device=cpu, about 2 min, 9 engines side by side in rounds, 4.5 GiB'.
+
+    Of modeled ones: 'about 12 min on one core, 7 min on 2', those of this machine.
+    """
     experiments = [planned.experiment for planned in plan.experiments]
     devices = dict.fromkeys(experiment.device.name for experiment in experiments)
     count = plural(len(needs), "experiment")
     length = rough_duration(batches.expected_s([*needs.values()]))
+    cores = len(os.sched_getaffinity(0))
+    if shared_s := batches.shared_s([*needs.values()], cores):
+        length += f" on one core, {rough_duration(shared_s)} on {cores}"
     total = f"{count} on device={','.join(devices)}, about {length}"
     measured = [experiment for experiment in experiments if experiment.device.allocates]
     return f"{total}, {together.design(measured).words}" if len(measured) > 1 else total

@@ -116,7 +116,8 @@ def walltimes_s(experiments: Iterable["Experiment"], results: Path) -> dict[str,
 
     BadInput if a workload's file is unusable. The model's value is multiplied by measured /
     expected of the experiment's own finished run below `results`; else by the median of that ratio
-    over this host's finished runs with the same device and model.
+    over this host's finished runs with the same device and model. Of a modeled run only the
+    servings count.
     """
     planned = {experiment.id: experiment for experiment in experiments}
     ratios = {
@@ -184,8 +185,10 @@ def _ratio(directory: Path, experiment: "Experiment", host: str | None = None) -
         return None
     timings_s, repeats = facts.get("timings_s", {}), facts.get("clock", {}).get("repeats", [])
     if not experiment.device.allocates:
-        took_s = sum(timings_s.get(part, 0.0) for part in ("start_engine", "warm_up", "repeats"))
-        return took_s / share_s(experiment) or None
+        # With the start as expected: alone, a run imports vLLM, which a batch does once for all.
+        served_s = sum(timings_s.get(part, 0.0) for part in ("warm_up", "repeats"))
+        due_s = (experiment.warmup + len(repeats)) * once_s(experiment)
+        return float((MODELED_START_S + served_s) / (MODELED_START_S + due_s))
     if facts.get("campaign"):
         served_s = timings_s.get("warm_up", 0.0) + sum(one["duration_s"] for one in repeats)
         return served_s / ((experiment.warmup + len(repeats)) * once_s(experiment)) or None

@@ -135,7 +135,7 @@ def test_78_percent_faster_is_read_as_less_time_and_as_a_higher_rate(drawn):
     assert list(readings["mean"]) == pytest.approx([6, 6])
     assert (
         "published 4.55, modeled 6, 1.32 times it. Possible: the product that rebuilds then "
-        "reaches 76\N{NO-BREAK SPACE}% of a layer's rate."
+        "reaches 76\N{NO-BREAK SPACE}% of the rate of a whole layer's products."
     ) in view.note
     assert "published 1.78, modeled 6, 3.37 times it. Possible" in view.note
 

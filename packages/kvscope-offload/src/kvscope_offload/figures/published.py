@@ -110,7 +110,8 @@ def _of_operations(published: float, gains: Gains) -> str:
     share = published / geometric_mean(gains.values())
     if share > 1:
         return "Differs: more than the operations allow at one rate."
-    return f"Possible: the product that rebuilds then reaches {percent(share)} of a layer's rate."
+    rate = f"{percent(share)} of the rate of a whole layer's products"
+    return f"Possible: the product that rebuilds then reaches {rate}."
 
 
 def _by_sizes(published: float, gains: Gains) -> str:
