@@ -145,8 +145,9 @@ def _compared(
         return None
     (run,) = fitting
     metric = point.table.metric
-    if point.table.x == PASS:
-        value = pass_value(run, metric, point.x)
+    step = point.x if point.table.x == PASS else point.table.at_pass
+    if step is not None:
+        value = pass_value(run, metric, step)
         return Comparison(point, device, run, value, math.nan, math.nan, value, unit_of(metric))
     number = run.number(metric)
     assert run.metrics is not None

@@ -2,9 +2,9 @@
 
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from kvscope.plan import documents
 from kvscope.plan.fields import Part, Real
@@ -14,30 +14,62 @@ from kvscope_paper.published.figures import Value
 FILE = Path(__file__).parent / "layouts.yaml"
 
 
-class Plot(Part):
-    """Published values of one table beside ours.
+def as_list(given: Any) -> Any:
+    """A single text as a list of it."""
+    return [given] if isinstance(given, str) else given
 
-    `x` is a setting or the pass; `colour` and `panel` are settings, of which those that an
-    experiment has say its colour and its plot. `x_labels` are words for values of `x`, `heading`
-    the plot's title where it is not the table's, `width` its share of the page.
+
+Titles = Annotated[list[str], BeforeValidator(as_list)]
+"""One title of a published table, or several."""
+
+
+class RightAxis(Part):
+    """What a plot shows on its right: other tables as thin lines, or its own values as shares.
+
+    With `of`, the axis on the left reaches from 0 to that value, and the one on the right to 100 %.
     """
 
-    table: str
+    title: str
+    table: Titles = Field(default_factory=list)
+    of: Real | None = None
+
+
+class Plot(Part):
+    """Published values of one table, or of several together, beside ours.
+
+    `x` is a setting or the pass; `colour` and `panel` are settings, of which those that an
+    experiment has say its colour and its plot. `x_labels` are words for values of `x` in the order
+    of the axis, `labels` those for the values of `colour` and `panel`, joined by commas; `y_title`
+    is the axis' where it is not the table's.
+    """
+
+    table: Titles
     mark: Literal["bars", "lines"]
     x: str
     x_title: str
     x_labels: dict[str, str] = Field(default_factory=dict)
+    y_title: str = ""
     logarithmic: bool = False
     colour: list[str] = Field(default_factory=list)
     panel: list[str] = Field(default_factory=list)
-    heading: str = ""
-    width: Real | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    right: RightAxis | None = None
+
+    @property
+    def tables(self) -> list[str]:
+        """The titles of all tables that it shows."""
+        return [*self.table, *(self.right.table if self.right else ())]
 
 
 class OfRuns(Part):
-    """A figure of kvscope for the experiments with these settings; a list: one of its values."""
+    """A figure of single experiments, those with these settings; a list: one of its values.
 
-    figure: Literal["kv_timeline", "access_pattern"]
+    `figure` is one of kvscope, or of kvscope_paper.of_runs. `published` names the published series
+    that stands beside them.
+    """
+
+    figure: Literal["kv_timeline", "writes", "reads", "use", "use_and_throughput"]
+    published: str = ""
     where: dict[str, Value | list[Value | None] | None]
 
     def fits(self, settings: dict[str, Any]) -> bool:

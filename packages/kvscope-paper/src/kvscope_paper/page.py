@@ -1,6 +1,7 @@
 """The page 'The paper, re-examined', beside a study's report."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from kvscope.paper import PAPER
 from kvscope.plan.hardware import hardware as data
 from kvscope.report.data import StudyData
 from kvscope.report.pages import Page, load_template
-from kvscope.report.render import print_figures
+from kvscope.report.render import Printed, print_figures
 from kvscope.report.words import number_text, percent
 from kvscope.results import rehearsal_refused
 from kvscope_paper.adaptive import adaptive_regret
@@ -43,6 +44,7 @@ HERE = Path(__file__).parent
 PAGE = "paper.html"
 FIGURES = "paper"  # the directory of its figures, beside the page
 STUDY = "paper"  # which the page is of
+LARGER = 1.4  # a figure on the page than in print
 
 
 def write_tables(study: StudyData, directory: Path) -> None:
@@ -127,8 +129,17 @@ def write_figures(drawn: list[Figure], directory: Path) -> list[dict[str, Any]]:
         shown.append(
             {
                 "layout": one.layout,
-                "images": [(name, Markup(prints[name].url)) for name in own],
+                "images": [
+                    (name, Markup(prints[name].url), _width_px(prints[name])) for name in own
+                ],
                 "tables": list(by_figure(one.found)),
             }
         )
     return shown
+
+
+def _width_px(printed: Printed) -> int:
+    """How wide the page shows it, at most: larger than in print, in which letters are small."""
+    found = re.search(r'width="(\d+)', printed.svg)
+    assert found
+    return round(LARGER * int(found[1]))

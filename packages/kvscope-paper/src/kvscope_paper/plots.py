@@ -2,36 +2,29 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePosixPath
+from textwrap import wrap
 from typing import Any
 
 import pandas as pd
 
 from kvscope.report import theme
 from kvscope.report.data import StudyData
-from kvscope.report.figures import registry
-from kvscope.report.figures.figure import (
-    PAPER,
-    Drawing,
-    Spec,
-    View,
-    colour_channel,
-    colours,
-    grid,
-    heading,
-    number,
-    text,
-)
-from kvscope.report.settings import names, traits, varied_settings
-from kvscope.report.theme import PALETTE, SHAPES
+from kvscope.report.figures.figure import LETTER, PAPER, Drawing, Spec, View, grid, number, text
+from kvscope.report.theme import SHAPES
 from kvscope.report.words import setting_words, value_words
 from kvscope_paper.comparison import DIFFERS, Comparison
-from kvscope_paper.layouts import Layout, OfRuns, Plot
+from kvscope_paper.layouts import Layout, Plot, RightAxis
+from kvscope_paper.of_runs import draw_runs
 from kvscope_paper.published.figures import PASS
+from kvscope_paper.series_look import COLUMN, INK, Look, ordered, remark_lines
 
 HEIGHT = 170
+FEW_PASSES = 20  # whose numbers stand below an axis
+THIN = 0.9  # px, of what the axis on the right is for
 AXIS_PX = 62  # beside a plot, for the numbers of its axis
+GAP_PX = 22  # between plots
 MOST_BESIDE = 3  # plots
 BARS = "Bars: published. Marks: ours, as the paper's clock reads it."
 LINES = "Lines: published. Marks: ours, as the paper's clock reads it."
@@ -39,6 +32,7 @@ EXPECTED = (
     "Whiskers: where 95 % of published times are expected, by the model's errors in other figures."
 )
 REPEATS = "Whiskers: 95 % interval of the mean of repeats."
+NOT_IN_PAPER = "Not in the paper's figure: published with its artifact."
 RIM = "Red rim: they differ by more than repeats of the paper do, or counts at all."
 OURS = {"type": "point", "filled": True, "size": 60, "strokeWidth": 1.2}
 
@@ -58,77 +52,160 @@ def figures(
     """The figures that there is something to draw for."""
     for layout in layouts:
         own = tuple(one for one in found if one.point.table.figure == layout.figure)
-        drawings = [_compared(layout, own), _of_runs(layout.runs, study)]
-        if drawn := tuple(one for one in drawings if one is not None):
+        of_runs = layout.runs and draw_runs(layout.runs, study)
+        if drawn := (*([of_runs] if of_runs else []), *_compared(layout, own)):
             yield Figure(layout, own, drawn)
 
 
-def _compared(layout: Layout, found: Sequence[Comparison]) -> Drawing | None:
-    """All plots of a figure that compare values, or None without any."""
+@dataclass(frozen=True)
+class Panel:
+    """One plot of a figure: its words, the values on its left axis, and those on its right."""
+
+    plot: Plot
+    title: str
+    rows: pd.DataFrame
+    right: pd.DataFrame
+    in_paper: bool
+
+
+def _compared(layout: Layout, found: Sequence[Comparison]) -> Iterator[Drawing]:
+    """The plots that compare values: those of the paper's figure, then those of its artifact."""
     panels = [
-        (plot, title, rows)
+        panel
         for plot in layout.plots
-        for title, rows in _panels(plot, [one for one in found if _is_in(one, plot)])
+        for panel in _panels(plot, [one for one in found if one.point.table.title in plot.tables])
     ]
     if not panels:
-        return None
-    series = _series(pd.concat([rows for _, _, rows in panels]))
-    hues = colour_channel(series)
-    if len(series) > len(PALETTE):
-        hues = hues | {"scale": colours(series) | {"scheme": "viridis"}}
+        return
+    titles = list(dict.fromkeys(panel.title for panel in panels))
+    panels.sort(key=lambda panel: titles.index(panel.title))
+    series = _series(pd.concat([panel.rows for panel in panels]))
+    for in_paper in (True, False):
+        if own := [panel for panel in panels if panel.in_paper == in_paper]:
+            remarks = _remarks(own) | (set() if in_paper else {NOT_IN_PAPER})
+            yield _drawing(own, series, sorted(remarks))
+
+
+def _remarks(panels: Sequence[Panel]) -> set[str]:
+    rows = pd.concat([frame for panel in panels for frame in (panel.rows, panel.right)])
+    found = {BARS if panel.plot.mark == "bars" else LINES for panel in panels}
+    found |= {words for words in rows["whiskers"] if words}
+    return found | ({RIM} if (rows["verdict"] == DIFFERS).any() else set())
+
+
+def _drawing(panels: Sequence[Panel], series: Sequence[str], remarks: Sequence[str]) -> Drawing:
     beside = min(MOST_BESIDE, len(panels))
-    cells, data = [], {}
-    for place, (plot, title, rows) in enumerate(panels):
-        name = f"plot{place}"
-        data[name] = rows
-        width = PAPER * (plot.width or 1 / beside) - AXIS_PX
-        cells.append(
-            {
-                "data": {"name": name},
-                **heading(plot.heading or _measure(rows), title),
-                "width": round(width),
-                "height": HEIGHT,
-                "layer": (_bars if plot.mark == "bars" else _lines)(plot, rows, hues),
-            }
-        )
-    remarks = {BARS if plot.mark == "bars" else LINES for plot, _, _ in panels}
-    if any(one.verdict == DIFFERS for one in found):
-        remarks.add(RIM)
-    remarks |= {words for one in found for words, *_ in [_whiskers(one)] if words}
+    across = COLUMN if beside == 1 else PAPER
+    each = (across - GAP_PX * (beside - 1)) // beside
+    look = Look(series, [name for name in series if _has(panels, name)], across)
+    data: dict[str, pd.DataFrame] = {}
+    cells = [_cell(panel, look, each, f"plot{n}", data) for n, panel in enumerate(panels)]
     chart = grid(cells, beside)
     chart["resolve"]["scale"] |= {"xOffset": "independent"}
-    return Drawing((View(chart, data),), remarks=tuple(sorted(remarks)))
+    return Drawing((View(chart, data),), remarks=remark_lines(remarks, across))
+
+
+def _has(panels: Sequence[Panel], name: str) -> bool:
+    return any((panel.rows["colour"] == name).any() for panel in panels)
+
+
+def _cell(panel: Panel, look: Look, across: int, name: str, data: dict[str, pd.DataFrame]) -> Spec:
+    """A plot with its axes; its tables go into `data`."""
+    plot = panel.plot
+    width = across - AXIS_PX * (2 if plot.right else 1)
+    data[name] = panel.rows
+    title = {"text": wrap(panel.title, round(width / LETTER)), "fontWeight": "normal"}
+    cell: Spec = {
+        "data": {"name": name},
+        **({"title": title} if panel.title else {}),
+        "width": width,
+        "height": HEIGHT,
+        "layer": (_bars if plot.mark == "bars" else _lines)(plot, panel.rows, look, width),
+    }
+    if plot.right is None:
+        return cell
+    left = {"layer": cell["layer"]}
+    if plot.right.of is not None:
+        right = _share(plot.right)
+    else:
+        data[f"{name}right"] = panel.right
+        right = {"data": {"name": f"{name}right"}, "layer": _right(plot, panel, look, width)}
+    return cell | {"layer": [left, right], "resolve": {"scale": {"y": "independent"}}}
+
+
+def _share(right: RightAxis) -> Spec:
+    """The axis alone: the marks are those of the left one."""
+    share = {"title": right.title, "axis": {"orient": "right", "grid": False, "tickCount": 4}}
+    return {
+        "transform": [{"calculate": f"100 * datum.published / {right.of}", "as": "share"}],
+        "mark": {"type": "point", "opacity": 0},
+        "encoding": {"y": number("share", **share, scale={"domain": [0, 100], "nice": False})},
+    }
+
+
+def _right(plot: Plot, panel: Panel, look: Look, width: int) -> list[Spec]:
+    """A thin line through the published values on the right, and ours as small marks."""
+    assert plot.right
+    x = {"x": _x(plot, panel.rows, width)}
+    y = {"title": plot.right.title, "axis": {"orient": "right", "grid": False, "format": ",d"}}
+    drawn = panel.right["colour"].nunique() > 1
+    colour = {"color": look.line, **look.dash} if drawn else {"color": {"value": INK}}
+    return [
+        {
+            "mark": {"type": "line", "strokeWidth": THIN, "opacity": 0.8},
+            "encoding": {**x, "y": number("published", **y), **colour},
+        },
+        {
+            "transform": [{"filter": "isValid(datum.ours)"}],
+            "mark": {"type": "point", "size": 14, "strokeWidth": THIN, "opacity": 1},
+            "encoding": {
+                **x,
+                "y": number("ours", **y),
+                "color": colour["color"],
+                "stroke": _rim(colour),
+            },
+        },
+    ]
 
 
 def _series(rows: pd.DataFrame) -> list[str]:
-    """The names of all series: by their number if they have one, or else as published."""
-    ordered = rows.sort_values("rank") if rows["rank"].notna().all() else rows
-    return list(dict.fromkeys(ordered["colour"]))
+    """The names of all series: by their number if they have one, or else the known ones first."""
+    if rows["rank"].notna().all():
+        return list(dict.fromkeys(rows.sort_values("rank")["colour"]))
+    return ordered(list(dict.fromkeys(rows["colour"])))
 
 
-def _is_in(one: Comparison, plot: Plot) -> bool:
-    return one.point.table.title == plot.table
-
-
-def _panels(plot: Plot, found: Sequence[Comparison]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The rows of each plot, with its words."""
-    titles = dict.fromkeys(_words(one, plot.panel) for one in found)
+def _panels(plot: Plot, found: Sequence[Comparison]) -> Iterator[Panel]:
+    """Each plot with its values; those that the paper's figure shows first."""
+    found = sorted(found, key=lambda one: not one.point.in_paper)
+    titles = dict.fromkeys(_words(one, plot.panel, plot) for one in found)
     for title in titles:
-        own = [one for one in found if _words(one, plot.panel) == title]
-        yield title, pd.DataFrame([_row(one, plot) for one in own])
+        own = [one for one in found if _words(one, plot.panel, plot) == title]
+        left = [one for one in own if one.point.table.title in plot.table]
+        right = [one for one in own if one.point.table.title not in plot.table]
+        if left:
+            columns = list(_row(left[0], plot))
+            yield Panel(
+                plot,
+                title,
+                pd.DataFrame([_row(one, plot) for one in left]),
+                pd.DataFrame([_row(one, plot) for one in right], columns=columns),
+                any(one.point.in_paper for one in left),
+            )
 
 
 def _row(one: Comparison, plot: Plot) -> dict[str, Any]:
-    _, low, high = _whiskers(one)
+    whiskers, low, high = _whiskers(one)
     return {
         "x": one.point.x if _is_number(plot, one) else _x_words(one, plot),
-        "colour": _words(one, plot.colour) or "published",
+        "colour": _words(one, plot.colour, plot) or "published",
         "rank": _rank(one, plot),
         "published": one.point.value,
         "ours": one.as_timed,
         "low": low,
         "high": high,
         "device": one.device,
+        "whiskers": whiskers,
         "verdict": one.verdict,
         "measure": one.point.table.title,
         "unit": one.unit,
@@ -155,58 +232,83 @@ def _is_number(plot: Plot, one: Comparison) -> bool:
 
 
 def _x_words(one: Comparison, plot: Plot) -> str:
-    value = one.point.x if plot.x in (one.point.table.x, PASS) else one.point.settings.get(plot.x)
+    if plot.x == PASS:
+        return f"{one.point.x + 1}"
+    value = one.point.settings.get(plot.x)
     if label := plot.x_labels.get(str(value)):
         return label
     return f"{value:,}" if isinstance(value, int) else value_words(value)
 
 
-def _words(one: Comparison, keys: Sequence[str]) -> str:
+def _words(one: Comparison, keys: Sequence[str], plot: Plot) -> str:
     """The settings of these keys that an experiment names, in words."""
-    settings = one.point.settings
-    return ", ".join(
-        PurePosixPath(str(settings[key])).stem
-        if key.endswith(".path")
-        else value_words(settings[key])
-        if key.endswith(".name")
-        else setting_words(key, settings[key])
-        for key in keys
-        if settings.get(key) is not None
-    )
+    given = {key: value for key in keys if (value := one.point.settings.get(key)) is not None}
+    joined = ", ".join(str(value) for value in given.values())
+    return plot.labels.get(joined) or ", ".join(_setting(*setting) for setting in given.items())
 
 
-def _measure(rows: pd.DataFrame) -> str:
+def _setting(key: str, value: Any) -> str:
+    if key.endswith(".path"):
+        return PurePosixPath(str(value)).stem
+    return value_words(value) if key.endswith(".name") else setting_words(key, value)
+
+
+def _y(plot: Plot, rows: pd.DataFrame) -> Spec:
+    """The axis on the left, with its unit."""
     measure, unit = rows["measure"].iloc[0], rows["unit"].iloc[0]
-    return str(measure) if unit in ("share", "count", "passes") else f"{measure} ({unit})"
+    plain = f"{measure} (%)" if unit == "share" else str(measure)
+    words = plain if unit in ("share", "count", "passes") else f"{measure} ({unit})"
+    axis: Spec = {"format": "%"} if unit == "share" else {}
+    shown: Spec = {"title": wrap(plot.y_title or words, round(HEIGHT / LETTER)), "axis": axis}
+    if plot.right and plot.right.of is not None:
+        ticks = [share * plot.right.of for share in (0, 0.25, 0.5, 0.75, 1)]
+        shown |= {"scale": {"domain": [0, plot.right.of], "nice": False}}
+        axis |= {"values": ticks, "format": ",d"}
+    return shown
 
 
-def _bars(plot: Plot, rows: pd.DataFrame, hues: Spec) -> list[Spec]:
+def _x(plot: Plot, rows: pd.DataFrame, width: int) -> Spec:
+    """The axis below: of numbers for lines, of words for bars, slanted where they need room."""
+    if not isinstance(rows["x"].iloc[0], str):
+        kind = {"type": "log", "base": 2} if plot.logarithmic else {"zero": False}
+        scale = kind | {"nice": False, "padding": 6}  # px, so that no mark lies on the axis
+        axis: Spec = {}
+        if plot.x == PASS and rows["x"].max() < FEW_PASSES:  # counted from 1, as the paper does
+            axis = {"values": [0, *range(4, FEW_PASSES, 5)], "labelExpr": "datum.value + 1"}
+        return number("x", title=plot.x_title, scale=scale, axis=axis)
+    names = list(dict.fromkeys(rows["x"]))
+    if len(plot.x_labels) > 1:
+        names = [label for label in plot.x_labels.values() if label in names]
+    slanted = LETTER * sum(map(len, names)) > width
+    axis = {"labelAngle": -40 if slanted else 0}
+    return text("x", title=plot.x_title, sort=names, axis=axis)
+
+
+def _bars(plot: Plot, rows: pd.DataFrame, look: Look, width: int) -> list[Spec]:
     """A bar for a published value; on it ours, an interval and a mark for each device."""
-    x = text("x", title=plot.x_title, sort=list(dict.fromkeys(rows["x"])), axis={"labelAngle": 0})
-    beside = {"x": x, "xOffset": text("colour", sort=list(dict.fromkeys(rows["colour"])))}
+    beside: Spec = {"x": _x(plot, rows, width)}
+    if rows.groupby("x")["colour"].nunique().max() > 1:
+        beside["xOffset"] = text("colour", sort=list(look.names))
     scale = {"scale": {"type": "symlog"}} if plot.logarithmic else {}
-    y = {"title": None, **scale}
+    y = _y(plot, rows) | scale
+    encoding = {**beside, "y": number("published", **y), "color": look.colour, **look.shade}
     return [
-        {
-            "mark": {"type": "bar", "opacity": 0.55},
-            "encoding": {**beside, "y": number("published", **y), "color": hues, **_tooltip(plot)},
-        },
-        *_ours(beside, y, {"color": {"value": "#1d2530"}}, rows, plot),
+        {"mark": {"type": "bar"}, "encoding": {**encoding, **_tooltip(plot)}},
+        *_ours(beside, y, {"color": {"value": INK}}, rows, plot),
     ]
 
 
-def _lines(plot: Plot, rows: pd.DataFrame, hues: Spec) -> list[Spec]:
+def _lines(plot: Plot, rows: pd.DataFrame, look: Look, width: int) -> list[Spec]:
     """A line through the published values of a series; ours as marks of its colour."""
-    scale = {"type": "log", "base": 2} if plot.logarithmic else {"zero": False}
-    numbers = not isinstance(rows["x"].iloc[0], str)
-    x = {"x": (number if numbers else text)("x", title=plot.x_title, scale=scale)}
-    y = {"title": None}
+    x = {"x": _x(plot, rows, width)}
+    y = {"scale": {"zero": False}} | _y(plot, rows)
+    encoding = {**x, "y": number("published", **y), "color": look.line, **look.dash}
     return [
         {
             "mark": {"type": "line", "opacity": 0.75},
-            "encoding": {**x, "y": number("published", **y), "color": hues, **_tooltip(plot)},
+            "encoding": {**encoding, **_tooltip(plot)},
         },
-        *_ours(x, y, {"color": hues}, rows, plot),
+        *_ours(x, y, {"color": look.line}, rows, plot),
     ]
 
 
@@ -227,7 +329,7 @@ def _ours(place: Spec, y: Spec, colour: Spec, rows: pd.DataFrame, plot: Plot) ->
                 **place,
                 "y": number("ours", **y),
                 "shape": shape,
-                "stroke": _rim(),
+                "stroke": _rim({"color": {"value": "white"}}),
                 **colour,
                 **_tooltip(plot),
             },
@@ -235,11 +337,10 @@ def _ours(place: Spec, y: Spec, colour: Spec, rows: pd.DataFrame, plot: Plot) ->
     ]
 
 
-def _rim() -> Spec:
-    return {
-        "condition": {"test": f"datum.verdict == '{DIFFERS}'", "value": theme.DIFFERENT},
-        "value": "white",
-    }
+def _rim(otherwise: Spec) -> Spec:
+    """A red stroke where values differ, and else that of the given channel `color`."""
+    test = {"test": f"datum.verdict == '{DIFFERS}'", "value": theme.DIFFERENT}
+    return {"condition": test, **otherwise["color"]}
 
 
 def _tooltip(plot: Plot) -> Spec:
@@ -251,18 +352,3 @@ def _tooltip(plot: Plot) -> Spec:
             number("ours"),
         ]
     }
-
-
-def _of_runs(asked: OfRuns | None, study: StudyData) -> Drawing | None:
-    """A figure of kvscope for the experiments that a figure of the paper is about."""
-    if asked is None:
-        return None
-    runs = tuple(run for run in study.complete if asked.fits(run.settings))
-    if not runs:
-        return None
-    apart = names(traits(varied_settings([run.settings for run in runs])))
-    shown = tuple(
-        replace(run, label=own or run.label) for run, own in zip(runs, apart, strict=True)
-    )
-    drawing = registry.draw_figure(replace(study, runs=shown, figures=()), asked.figure)
-    return drawing and replace(drawing, views=drawing.views[:1])

@@ -2,7 +2,10 @@
 
 import math
 import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,7 +17,7 @@ from kvscope.report.render import print_figure
 from kvscope_paper import page
 from kvscope_paper.comparison import Comparison
 from kvscope_paper.layouts import layouts
-from kvscope_paper.plots import figures
+from kvscope_paper.plots import NOT_IN_PAPER, figures
 from kvscope_paper.published.figures import points, tables
 
 ROOT = Path(__file__).parents[4]
@@ -23,6 +26,7 @@ OF_THE_PAPER = [
     *("3a", "3b", "3c", "4a", "4b", "4c", "5", "6a", "6b", "7"),
     *("8a", "8b", "9", "10a", "10b", "11a", "11b", "11c"),
 ]
+WIDEST = {False: 3.7 * 96, True: 7.4 * 96}  # pixels: one column of a paper, or two
 FACTOR = 1.1
 FOUND = [
     Comparison(
@@ -32,12 +36,30 @@ FOUND = [
 ]
 
 
-def rows(drawing: Drawing) -> pd.DataFrame:
-    return pd.concat(drawing.views[0].data.values())
+def plots(figure: str) -> list[pd.DataFrame]:
+    """The values of each axis of a figure's plots."""
+    return [frame for drawing in drawn()[figure] for frame in drawing.views[0].data.values()]
 
 
-def drawn() -> dict[str, Drawing]:
-    return {one.layout.figure: one.drawings[0] for one in figures(layouts(), FOUND, NO_RUNS)}
+@cache
+def drawn() -> dict[str, tuple[Drawing, ...]]:
+    return {one.layout.figure: one.drawings for one in figures(layouts(), FOUND, NO_RUNS)}
+
+
+def charts(drawing: Drawing) -> list[dict[str, Any]]:
+    return drawing.views[0].chart["concat"]
+
+
+def axes(spec: Any) -> Iterator[dict[str, Any]]:
+    """The encodings of a chart that have an axis."""
+    if isinstance(spec, dict):
+        for key, value in spec.items():
+            if key in ("x", "y") and isinstance(value, dict) and value.get("field"):
+                yield value
+            yield from axes(value)
+    elif isinstance(spec, list):
+        for value in spec:
+            yield from axes(value)
 
 
 def test_every_figure_of_the_paper_is_laid_out_in_its_order():
@@ -62,28 +84,87 @@ def test_a_figure_of_runs_shows_experiments_of_the_study():
         if one.runs
     }
     of_both = {key: ["recompute", "swap"] for key in ("7", "11a", "11b", "11c", "abstract 4")}
-    assert shown == of_both | {"6b": ["recompute"]}
+    assert shown == of_both | {"6a": ["recompute"], "6b": ["recompute"]}
 
 
 @pytest.mark.parametrize("figure", dict.fromkeys(table.figure for table in tables()))
 def test_the_marks_of_a_figure_are_its_published_values_and_ours(figure):
     """Each once: a value that is in no plot, or in two, is noticed."""
     own = [one for one in FOUND if one.point.table.figure == figure]
-    marks = rows(drawn()[figure])
+    marks = pd.concat(plots(figure))
     assert sorted(marks["published"]) == sorted(one.point.value for one in own)
     assert marks["ours"].tolist() == pytest.approx((FACTOR * marks["published"]).tolist())
 
 
 @pytest.mark.parametrize("figure", dict.fromkeys(table.figure for table in tables()))
 def test_a_plot_has_one_bar_or_point_at_one_place_in_one_colour(figure):
-    for frame in drawn()[figure].views[0].data.values():
+    for frame in plots(figure):
         assert not frame.duplicated(["x", "colour"]).any()
 
 
 @pytest.mark.parametrize("figure", ["3a", "4b", "5", "10a"])
 def test_a_figure_is_printed(figure):
-    svg = print_figure(drawn()[figure]).svg
-    assert len(re.findall("<path", svg)) > len(rows(drawn()[figure]))
+    drawing = drawn()[figure][0]
+    svg = print_figure(drawing).svg
+    assert len(re.findall("<path", svg)) > sum(map(len, drawing.views[0].data.values()))
+    width = float(re.search(r'width="([0-9.]+)"', svg)[1])
+    assert width < WIDEST[len(charts(drawing)) > 1]
+
+
+@pytest.mark.parametrize("figure", dict.fromkeys(table.figure for table in tables()))
+def test_every_axis_has_a_title(figure):
+    """A PDF of its own says what its axes show."""
+    for drawing in drawn()[figure]:
+        assert all(axis["title"] for axis in axes(drawing.views[0].chart))
+
+
+@pytest.mark.parametrize("figure", ["3a", "4a", "4b"])
+def test_what_the_paper_s_figure_does_not_show_has_a_drawing_of_its_own(figure):
+    own = [one.point for one in FOUND if one.point.table.figure == figure]
+    for drawing, in_paper in zip(drawn()[figure], (True, False), strict=True):
+        shown = pd.concat(drawing.views[0].data.values())["published"]
+        assert sorted(shown) == sorted(p.value for p in own if p.in_paper == in_paper)
+        assert (NOT_IN_PAPER in " ".join(drawing.remarks)) == (not in_paper)
+
+
+def test_a_series_has_one_colour_in_all_figures():
+    """Of every figure in which its group stands."""
+    seen: dict[str, set[str]] = {}
+    for drawings in drawn().values():
+        for drawing in drawings:
+            for scale in scales_of(drawing.views[0].chart):
+                for name, hue in zip(scale["domain"], scale.get("range", []), strict=False):
+                    if name in ("recompute", "swap", "swap, pinned", "mixed", "OPT-13B"):
+                        seen.setdefault(name.split(",")[0], set()).add(hue)
+    assert len(seen) == 4
+    assert all(len(hues) == 1 for hues in seen.values())
+
+
+def scales_of(spec: Any) -> Iterator[dict[str, Any]]:
+    """The scales of colours in a chart."""
+    if isinstance(spec, dict):
+        found = spec.get("color")
+        if isinstance(found, dict) and found.get("scale"):
+            yield found["scale"]
+        for value in spec.values():
+            yield from scales_of(value)
+    elif isinstance(spec, list):
+        for value in spec:
+            yield from scales_of(value)
+
+
+def test_figures_are_named_as_in_the_paper():
+    assert set(pd.concat(plots("3b"))["colour"]) == {"wl-1", "wl-2"}
+    assert charts(drawn()["3a"][0])[0]["title"]["text"] == ["Yarn-Llama-2-7B"]
+    lengths = [" ".join(chart["title"]["text"])[:2] for chart in charts(drawn()["9"][0])]
+    assert lengths == ["1K", "2K", "4K", "8K", "va", "va"]
+
+
+def test_the_tokens_of_a_pass_stand_beside_their_share_of_the_window():
+    left, right = charts(drawn()["5"][0])[0]["layer"]
+    assert left["layer"][0]["encoding"]["y"]["scale"]["domain"] == [0, 4096]
+    assert right["encoding"]["y"]["scale"]["domain"] == [0, 100]
+    assert right["encoding"]["y"]["axis"]["orient"] == "right"
 
 
 def test_the_page_has_each_figure_with_its_files(monkeypatch, tmp_path):

@@ -61,8 +61,8 @@ def test_what_the_papers_figures_do_not_show_is_marked():
     points = [*figures.points()]
     others = [point for point in points if not point.in_paper]
     counts = Counter(point.table.figure for point in others)
-    assert counts == {"3a": 64, "4a": 10, "4b": 108}
-    assert (len(others), len(points)) == (182, 889)
+    assert counts == {"3a": 64, "4a": 20, "4b": 108}
+    assert (len(others), len(points)) == (192, 1075)
     assert {p.settings["model.name"] for p in points if p.in_paper and p.table.figure == "3a"} == {
         figures.USUAL_MODEL
     }

@@ -24,7 +24,7 @@ from kvscope_paper.comparison import Comparison
 YARN, LLAMA, OPT = "yarn-llama-2-7b", "llama-3.1-8b", "opt-13b"
 SHORT = {YARN: "Yarn-Llama-2-7B", LLAMA: "Llama-3.1-8B", OPT: "OPT-13B"}
 WINDOWS = {YARN: 8192, LLAMA: 16384, OPT: 2048}  # of Figure 3a
-RATE = "throughput_tokens_per_s"
+RATE, PREFILL_RATE = "throughput_tokens_per_s", "prefill_throughput_tokens_per_s"
 ORDERS = ("sharegpt-order-1.csv", "sharegpt-order-3.csv")
 # The plotted workload of Figure 4b.
 MIX: dict[str, Any] = {"workload__min_tokens": 128, "workload__max_tokens": 2048}
@@ -85,7 +85,7 @@ def half_full(values: Values) -> Finding | None:
 
 def tokens_decide(values: Values) -> Finding | None:
     """By rank correlation, over both orders of the prompts."""
-    own = [one for one in values.of("3b") if one.run]
+    own = [one for one in values.of("3b", PREFILL_RATE) if one.run]
     if len(own) < 3:
         return None
     rates = [one.as_timed for one in own]
@@ -112,7 +112,7 @@ def quarter_window(values: Values) -> Finding | None:
     quarter = WINDOWS[YARN] / 4
     shares = []
     for path in ORDERS:
-        own = [one for one in values.of("3b", workload__path=path) if one.run]
+        own = [one for one in values.of("3b", PREFILL_RATE, workload__path=path) if one.run]
         own.sort(key=_prompt_tokens)
         short = [one for one in own if _prompt_tokens(one) <= quarter]
         if short and _prompt_tokens(own[-1]) > quarter:
@@ -181,13 +181,13 @@ def decode_below_prefill(values: Values) -> Finding | None:
 
 
 def _whole_prompt(values: Values) -> Comparison | None:
-    whole = values.of("4a", batching__name="prefill_first", workload__prompt_tokens=8191)
+    whole = values.of("4a", RATE, batching__name="prefill_first", workload__prompt_tokens=8191)
     return whole[0] if whole else None
 
 
 def smaller_chunks(values: Values) -> Finding | None:
     whole = _whole_prompt(values)
-    steps = values.steps("4a", CHUNK, workload__prompt_tokens=8191)
+    steps = values.steps("4a", CHUNK, metric=RATE, workload__prompt_tokens=8191)
     if whole is None or not steps:
         return None
     smallest = steps[0][0]
@@ -200,7 +200,7 @@ def smaller_chunks(values: Values) -> Finding | None:
 
 def one_chunk(values: Values) -> Finding | None:
     whole = _whole_prompt(values)
-    chunk = values.of("4a", batching__chunk_tokens=8192, workload__prompt_tokens=8191)
+    chunk = values.of("4a", RATE, batching__chunk_tokens=8192, workload__prompt_tokens=8191)
     if whole is None or not chunk:
         return None
     lost = 1 - chunk[0].as_timed / whole.as_timed

@@ -37,9 +37,10 @@ class Series(Part):
 class Table(Part):
     """One metric of a figure.
 
-    `x` is the setting over which each series runs, or PASS. `from_idle`: each experiment was timed
-    on a GPU that was idle before. `resolution`, of shares: they were published in steps of it.
-    `unpublished`: settings of the experiments that were not published, and that the study guesses.
+    `x` is the setting over which each series runs, or PASS. `at_pass`: each value is that of this
+    pass of its experiment. `from_idle`: each experiment was timed on a GPU that was idle before.
+    `resolution`, of shares: they were published in steps of it. `unpublished`: settings of the
+    experiments that were not published, and that the study guesses.
     """
 
     figure: str
@@ -54,6 +55,7 @@ class Table(Part):
         "constant of an earlier version of the notebook",
     ]
     note: str = ""
+    at_pass: int | None = None
     from_idle: bool = False
     resolution: Share | None = None
     unpublished: str = ""

@@ -20,6 +20,7 @@ from kvscope_paper.published.fitted import HEADING, FittedFigure
 HARDWARE = "a100-40gb"
 FIGURES = ("3a", "3c", "4a", "8a")
 YARN = "yarn-llama-2-7b"
+FORWARD_PASSES = "forward_passes"  # a metric that is no time
 KV_AND_LAYERS = 2  # pieces of a block and layer: K and V apart
 # How many tokens Figure 8a evicts was not published: its experiment in the study evicts so many
 # with blocks of 16 tokens, and 4,033 to 4,080 with others.
@@ -61,6 +62,8 @@ def observations() -> list[Observation]:
 
 
 def _observation(point: Point) -> Observation | None:
+    if point.table.metric == FORWARD_PASSES:
+        return None
     figure, settings = point.table.figure, point.settings
     if figure == "8a":
         return Observation(figure, point.value, partial(_resume_s, dict(settings)))

@@ -1,0 +1,113 @@
+"""How series look in the paper's figures: the same in all of them, and apart in grey."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+
+from kvscope.report.figures.figure import LETTER, Spec, text
+from kvscope.report.theme import PALETTE
+
+# Series that stand in one figure, in the order of the palette.
+KNOWN = (
+    ("recompute", "swap", "swap, pageable"),
+    (
+        "prefill first",
+        "mixed",
+        *(f"chunked, {tokens} tokens" for tokens in (4096, 2048, 1024, 512)),
+    ),
+    ("Yarn-Llama-2-7B", "Llama-3.1-8B", "OPT-13B"),
+)
+ALSO = {"swap, pinned": "swap"}  # which looks the same
+DASHES = ([1, 0], [6, 2], [2, 2], [8, 2, 2, 2], [4, 4], [1, 3], [10, 3], [5, 1, 1, 1])
+SHADES = (0.95, 0.7, 0.5, 0.9, 0.85, 0.4, 0.9, 0.6)  # opacity of bars
+COLUMN = 336  # pixels of 1/96 inch across: one column of a paper
+INK = "#1d2530"  # of our marks on bars, and of our lines on PALE ones
+PALE = "#8FC7EA"
+LINE: Spec = {"symbolType": "stroke", "symbolSize": 300, "symbolStrokeWidth": 2}  # of a legend
+BESIDE_PX = 56  # on the left of remarks and legends, which begin where the plots do
+SYMBOL_PX = 28  # of a legend, beside a name
+
+
+def ordered(names: Sequence[str]) -> list[str]:
+    """The names with those of known series first, in their order."""
+    places = {name: _known(name) for name in names}
+    return sorted(names, key=lambda name: len(PALETTE) if (n := places[name]) is None else n)
+
+
+@dataclass(frozen=True)
+class Look:
+    """The channels that set the series of a figure apart.
+
+    `names` are those of all its drawings, `shown` those of one, for its legend `across` pixels.
+    """
+
+    names: Sequence[str]
+    shown: Sequence[str]
+    across: int
+
+    @property
+    def many(self) -> bool:
+        """Whether there are more than the palette has: then they run from dark to light."""
+        return len(self.names) > len(PALETTE)
+
+    @property
+    def colour(self) -> Spec:
+        """The colour of each."""
+        scale: Spec = {"domain": list(self.names)}
+        if self.many:
+            scale["scheme"] = {"name": "viridis", "extent": [0, 0.9]}
+        else:
+            scale["range"] = [PALETTE[place] for place in _places(self.names)]
+        return self._channel(scale)
+
+    @property
+    def line(self) -> Spec:
+        """The colour of each, with lines in the legend."""
+        return self.colour | {"legend": self._legend(LINE)}
+
+    @property
+    def dash(self) -> Spec:
+        """The dashes of each line, where its colour does not tell in grey."""
+        if self.many:
+            return {}
+        dashes = [DASHES[place] for place in _places(self.names)]
+        return {"strokeDash": self._channel({"domain": list(self.names), "range": dashes}, LINE)}
+
+    @property
+    def shade(self) -> Spec:
+        """The opacity of each bar, which sets hues of one lightness apart."""
+        if self.many:
+            return {}
+        shades = [SHADES[place] for place in _places(self.names)]
+        scale = {"domain": list(self.names), "range": shades}
+        return {"opacity": self._channel(scale)}
+
+    def _channel(self, scale: Spec, symbol: Spec | None = None) -> Spec:
+        return text("colour", scale=scale, legend=self._legend(symbol))
+
+    def _legend(self, symbol: Spec | None = None) -> Spec | None:
+        """As many columns as fit; none of a single series."""
+        if len(self.shown) < 2:
+            return None
+        each_px = SYMBOL_PX + LETTER * max(map(len, self.shown))
+        columns = max(1, min(len(self.shown), int((self.across - BESIDE_PX) // each_px)))
+        return {"columns": columns, "values": list(self.shown)} | (symbol or {})
+
+
+def remark_lines(remarks: Sequence[str], across: int) -> tuple[str, ...]:
+    """Remarks above a figure of this many pixels, in lines that fit."""
+    letters = round((across - BESIDE_PX) / LETTER)
+    return tuple(line for remark in remarks for line in wrap(remark, letters))
+
+
+def _known(name: str) -> int | None:
+    """The place of a known series in its group."""
+    asked = ALSO.get(name, name)
+    return next((group.index(asked) for group in KNOWN if asked in group), None)
+
+
+def _places(names: Sequence[str]) -> list[int]:
+    """The place of each series in the palette: its own if all are known, else by their order."""
+    known = [_known(name) for name in names]
+    places = [place for place in known if place is not None]
+    return places if len({*places}) == len(names) else list(range(len(names)))
