@@ -169,6 +169,8 @@ def _chart(name: str, bars: pd.DataFrame, row: pd.DataFrame, place: int, title: 
             "y": number("bottom", **y),
             "y2": {"field": "top"},
             "color": text("request", scale={"domain": [*REQUESTS], "range": [*PALETTE[:4]]}),
-            "opacity": text("tensor", scale={"domain": ["K", "V"], "range": [1, 0.4]}),
+            "opacity": text(
+                "tensor", scale={"type": "ordinal", "domain": ["K", "V"], "range": [1, 0.4]}
+            ),
         },
     }

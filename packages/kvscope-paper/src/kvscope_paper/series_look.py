@@ -19,7 +19,7 @@ KNOWN = (
 )
 ALSO = {"swap, pinned": "swap"}  # which looks the same
 DASHES = ([1, 0], [6, 2], [2, 2], [8, 2, 2, 2], [4, 4], [1, 3], [10, 3], [5, 1, 1, 1])
-SHADES = (0.95, 0.7, 0.5, 0.9, 0.85, 0.4, 0.9, 0.6)  # opacity of bars
+SHADES = (1.0, 0.75, 0.45, 0.95, 0.8, 0.45, 0.9, 0.6)  # opacity of bars
 COLUMN = 336  # pixels of 1/96 inch across: one column of a paper
 INK = "#1d2530"  # of our marks on bars, and of our lines on PALE ones
 PALE = "#8FC7EA"
@@ -79,7 +79,7 @@ class Look:
         if self.many:
             return {}
         shades = [SHADES[place] for place in _places(self.names)]
-        scale = {"domain": list(self.names), "range": shades}
+        scale = {"type": "ordinal", "domain": list(self.names), "range": shades}
         return {"opacity": self._channel(scale)}
 
     def _channel(self, scale: Spec, symbol: Spec | None = None) -> Spec:

@@ -145,7 +145,9 @@ def _chart(
     legend = {"symbolType": "stroke", "symbolSize": 300} if len(sources) > 1 else None
 
     def channel(values: Sequence[float | str]) -> Spec:
-        scale = {"domain": list(sources), "range": list(values[: len(sources)])}
+        scale = {"domain": list(sources), "range": list(values[: len(sources)])} | {
+            "type": "ordinal"
+        }
         return text("source", scale=scale, legend=legend)
 
     return {

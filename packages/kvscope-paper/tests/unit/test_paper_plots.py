@@ -19,6 +19,7 @@ from kvscope_paper.comparison import Comparison
 from kvscope_paper.layouts import layouts
 from kvscope_paper.plots import NOT_IN_PAPER, figures
 from kvscope_paper.published.figures import points, tables
+from kvscope_paper.series_look import Look
 
 ROOT = Path(__file__).parents[4]
 NO_RUNS = StudyData("paper", "The paper", "", (), ())
@@ -177,3 +178,11 @@ def test_the_page_has_each_figure_with_its_files(monkeypatch, tmp_path):
         if one.plots:
             for suffix in ("pdf", "png", "csv"):
                 assert (tmp_path / page.FIGURES / f"{one.slug}.{suffix}").stat().st_size
+
+
+def test_bars_of_different_series_are_apart_in_grey():
+    """Printed, with the opacities that the chart asks for."""
+    look = Look(["recompute", "swap, pinned", "swap, pageable"], [], 336)
+    svg = print_figure(drawn()["8a"][0]).svg
+    printed = {float(found) for found in re.findall(r'<path[^>]* opacity="([0-9.]+)"', svg)}
+    assert {shade for shade in look.shade["opacity"]["scale"]["range"] if shade < 1} <= printed
