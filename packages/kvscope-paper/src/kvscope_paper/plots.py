@@ -122,7 +122,7 @@ def _cell(panel: Panel, look: Look, across: int, name: str, data: dict[str, pd.D
         "height": HEIGHT,
         "layer": (_bars if plot.mark == "bars" else _lines)(plot, panel.rows, look, width),
     }
-    if plot.right is None:
+    if plot.right is None or (plot.right.table and panel.right.empty):
         return cell
     left = {"layer": cell["layer"]}
     if plot.right.of is not None:
@@ -184,14 +184,14 @@ def _panels(plot: Plot, found: Sequence[Comparison]) -> Iterator[Panel]:
         left = [one for one in own if one.point.table.title in plot.table]
         right = [one for one in own if one.point.table.title not in plot.table]
         if left:
-            columns = list(_row(left[0], plot))
-            yield Panel(
-                plot,
-                title,
-                pd.DataFrame([_row(one, plot) for one in left]),
-                pd.DataFrame([_row(one, plot) for one in right], columns=columns),
-                any(one.point.in_paper for one in left),
-            )
+            in_paper = any(one.point.in_paper for one in left)
+            yield Panel(plot, title, _rows(left, plot), _rows(right, plot), in_paper)
+
+
+def _rows(found: Sequence[Comparison], plot: Plot) -> pd.DataFrame:
+    """A row a value; `first` is that of the first device, as the published value is the same."""
+    rows = pd.DataFrame([_row(one, plot) for one in found])
+    return rows if rows.empty else rows.assign(first=~rows.duplicated(["x", "colour"]))
 
 
 def _row(one: Comparison, plot: Plot) -> dict[str, Any]:
@@ -293,7 +293,13 @@ def _bars(plot: Plot, rows: pd.DataFrame, look: Look, width: int) -> list[Spec]:
     y = _y(plot, rows) | scale
     encoding = {**beside, "y": number("published", **y), "color": look.colour, **look.shade}
     return [
-        {"mark": {"type": "bar"}, "encoding": {**encoding, **_tooltip(plot)}},
+        {
+            "transform": [
+                {"filter": "datum.first"}
+            ],  # one, also where devices are beside each other
+            "mark": {"type": "bar"},
+            "encoding": {**encoding, **_tooltip(plot)},
+        },
         *_ours(beside, y, {"color": {"value": INK}}, rows, plot),
     ]
 

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -186,3 +187,24 @@ def test_bars_of_different_series_are_apart_in_grey():
     svg = print_figure(drawn()["8a"][0]).svg
     printed = {float(found) for found in re.findall(r'<path[^>]* opacity="([0-9.]+)"', svg)}
     assert {shade for shade in look.shade["opacity"]["scale"]["range"] if shade < 1} <= printed
+
+
+def test_a_published_bar_is_drawn_once_beside_two_devices():
+    own = [one for one in FOUND if one.point.table.figure == "10a"]
+    beside = [replace(one, device="cuda") for one in own]
+    (figure,) = figures([one for one in layouts() if one.figure == "10a"], own + beside, NO_RUNS)
+    (frame,) = figure.drawings[0].views[0].data.values()
+    assert len(frame) == 2 * len(own)
+    assert sorted(frame.loc[frame["first"], "published"]) == sorted(o.point.value for o in own)
+    assert "<path" in print_figure(figure.drawings[0]).svg
+
+
+def test_a_figure_shows_what_there_is():
+    """Of each figure the first value alone, without any on the right axis."""
+    first = {one.point.table.figure: one for one in reversed(FOUND)}
+    drawn_of_first = [*figures(layouts(), [*first.values()], NO_RUNS)]
+    assert [one.layout.figure for one in drawn_of_first] == [
+        one.figure for one in layouts() if one.figure in first
+    ]
+    for figure in drawn_of_first:
+        assert "<path" in print_figure(figure.drawings[0]).svg
