@@ -196,6 +196,7 @@ def test_each_block_of_a_pass_is_a_bar_from_its_first_access_to_its_last(traced,
         blocks = own.groupby(["kind", "request_id", "block"])
         bars = drawn[drawn["pass"] == place]
         assert len(bars) == blocks.ngroups
+        assert bars["start"].min() == 0
         took = (blocks["end_ns"].max() - blocks["start_ns"].min()) / 1e3
         assert bars["duration"].sum() == pytest.approx(took.sum())
     drawing = draw(what, traced, "")
