@@ -115,6 +115,7 @@ def cache_use_columns() -> list[str]:
 
 def test_a_plot_for_each_policy_and_memory_that_is_used(overflowing):
     drawing = draw_use(overflowing, "11a")
+    assert drawing
     frames = [*drawing.views[0].data.values()]
     assert len(frames) == 3
     assert all(set(frame["source"]) == {"published", "ours"} for frame in frames)
@@ -123,7 +124,9 @@ def test_a_plot_for_each_policy_and_memory_that_is_used(overflowing):
 
 def test_ours_is_the_use_after_each_pass(overflowing):
     recompute = next(r for r in overflowing.runs if r.settings["overflow"]["name"] == "recompute")
-    frame = draw_use(replace(overflowing, runs=(recompute,)), "none").views[0].data["strip0"]
+    drawing = draw_use(replace(overflowing, runs=(recompute,)), "none")
+    assert drawing
+    frame = drawing.views[0].data["strip0"]
     steps = recompute.steps(recompute.repeats[0])
     percent = 100 * steps["kv_blocks_used"] / steps["kv_blocks_total"]
     assert frame["value"].max() == pytest.approx(percent.max(), abs=0.01)
@@ -200,11 +203,13 @@ def test_each_block_of_a_pass_is_a_bar_from_its_first_access_to_its_last(traced,
         took = (blocks["end_ns"].max() - blocks["start_ns"].min()) / 1e3
         assert bars["duration"].sum() == pytest.approx(took.sum())
     drawing = draw(what, traced, "")
+    assert drawing
     assert len(drawing.views[0].data) == 2 * 5
     assert "<path" in print_figure(drawing).svg
 
 
 def test_without_a_trace_the_published_one_stands_alone(overflowing):
     drawing = draw("reads", overflowing, "")
+    assert drawing
     assert len(drawing.views[0].data) == 5
-    assert sum(map(len, drawing.views[0].data.values()))
+    assert sum(len(frame) for frame in drawing.views[0].data.values())

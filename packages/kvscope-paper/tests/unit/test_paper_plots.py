@@ -109,8 +109,9 @@ def test_a_figure_is_printed(figure):
     drawing = drawn()[figure][0]
     svg = print_figure(drawing).svg
     assert len(re.findall("<path", svg)) > sum(map(len, drawing.views[0].data.values()))
-    width = float(re.search(r'width="([0-9.]+)"', svg)[1])
-    assert width < WIDEST[len(charts(drawing)) > 1]
+    width = re.search(r'width="([0-9.]+)"', svg)
+    assert width
+    assert float(width[1]) < WIDEST[len(charts(drawing)) > 1]
 
 
 @pytest.mark.parametrize("figure", dict.fromkeys(table.figure for table in tables()))
