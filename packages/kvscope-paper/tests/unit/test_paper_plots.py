@@ -205,6 +205,7 @@ def test_a_published_bar_is_drawn_once_beside_two_devices():
     assert "<path" in print_figure(figure.drawings[0]).svg
 
 
+@pytest.mark.thorough
 def test_a_figure_shows_what_there_is():
     """Of each figure the first value alone, without any on the right axis."""
     first = {one.point.table.figure: one for one in reversed(FOUND)}
