@@ -23,6 +23,9 @@ LONGEST_JSON_BYTES = 1 << 26
 LATEST_EPOCH_S = 2**33
 """Time of day, in seconds since 1970: the year 2242."""
 
+LONGEST_REPEAT_S = 10**9
+"""One repeat of a run, in seconds: 31 years."""
+
 # ------------------------------------------------------------ tables
 
 MOST_ROWS_PER_BYTE, FREE_ROWS = 200, 1 << 20

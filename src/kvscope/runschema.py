@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from kvscope.limits import LONGEST_REPEAT_S
 from kvscope.reading import short_repr
 
 OTHER_CLOCKS = 2
@@ -72,7 +73,7 @@ class RepeatRecord(Record):
 
     repeat: Annotated[Whole, Field(lt=2**31)]
     start_ns: Annotated[int, Field(strict=True, gt=-(2**62), lt=2**62)]
-    duration_s: Annotated[Real, Field(ge=0, lt=1e9)]
+    duration_s: Annotated[Real, Field(ge=0, lt=LONGEST_REPEAT_S)]
     raw_s: Real | None = None
     cpu_s: Real = ABSENT
     thread_cpu_s: Real = ABSENT

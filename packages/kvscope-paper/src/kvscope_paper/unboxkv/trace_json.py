@@ -150,6 +150,17 @@ class Layout:
         return (k[0], k[1] // (X * ELEMENT_BYTES)), (v[0], v[1] // ELEMENT_BYTES)
 
 
+def _began(records: list[Record]) -> float:
+    """Epoch seconds of the first record; BadInput if the last one is not of the same run."""
+    first, last = (end(r["start_time"] for r in records) for end in (min, max))
+    if last - first >= limits.LONGEST_REPEAT_S:
+        raise BadInput(
+            f"start_time is {first:g} in one record and {last:g} in another (seconds since 1970); "
+            "give files of one run"
+        )
+    return first
+
+
 def _by_place(records: list[Record], key: str) -> dict[tuple[int, int], Record]:
     """The records by (step, layer); BadInput if one comes twice."""
     found: dict[tuple[int, int], Record] = {}
@@ -200,7 +211,7 @@ class KernelTraces:
             writes=_by_place(writes, WRITES_KEY),
             reads=_by_place(reads, READS_KEY),
             layout=layout,
-            began=min(r["start_time"] for r in (*writes, *reads)),
+            began=_began([*writes, *reads]),
             prompts=prompts,
             prefill=prefill,
         )
