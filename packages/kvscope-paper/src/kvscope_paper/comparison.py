@@ -189,10 +189,13 @@ class Agreement:
 
 
 def by_kind(found: Iterable[Comparison]) -> list[Agreement]:
-    """The agreement of each device, by kind in the order of KINDS, of what was run."""
+    """The agreement of each device, by kind in the order of KINDS, of what was run.
+
+    What experiments are given (`Table.given`) is not counted.
+    """
     groups: dict[tuple[str, Kind], list[Comparison]] = {}
     for one in distinct(found):
-        if one.verdict != NOT_RUN:
+        if one.verdict != NOT_RUN and not one.point.table.given:
             groups.setdefault((one.device, one.kind), []).append(one)
     ordered = sorted(groups.items(), key=lambda group: KINDS.index(group[0][1]))
     return [_agreement(device, kind, own) for (device, kind), own in ordered]

@@ -40,7 +40,8 @@ class Table(Part):
     `x` is the setting over which each series runs, or PASS. `at_pass`: each value is that of this
     pass of its experiment. `from_idle`: each experiment was timed on a GPU that was idle before.
     `resolution`, of shares: they were published in steps of it. `unpublished`: settings of the
-    experiments that were not published, and that the study guesses.
+    experiments that were not published, and that the study guesses. `given`: the experiments are
+    given these values, so that they are drawn and not counted.
     """
 
     figure: str
@@ -56,6 +57,7 @@ class Table(Part):
     ]
     note: str = ""
     at_pass: int | None = None
+    given: bool = False
     from_idle: bool = False
     resolution: Share | None = None
     unpublished: str = ""
