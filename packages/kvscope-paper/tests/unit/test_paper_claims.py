@@ -12,15 +12,12 @@ import pytest
 
 from kvscope.analyse.events import COLUMNS, Events
 from kvscope.events import K_READ, K_WRITE, V_READ
-from kvscope.report.data import StudyData
 from kvscope.runschema import MEASURED, MODELED
-from kvscope_paper import page
 from kvscope_paper.claims import accesses
 from kvscope_paper.claims.judging import (
     FAILS,
     HOLDS,
     IN_PART,
-    MARKS,
     NOT_RUN,
     UNKNOWN,
     Claim,
@@ -368,32 +365,3 @@ def test_use_falls_and_throughput_rises_at_an_eviction(used, prefill_tokens, ver
 def test_figures_have_anchors():
     assert anchor("3a") == "figure-3a"
     assert anchor("abstract 2a") == "figure-abstract-2a"
-
-
-@pytest.fixture
-def html(monkeypatch, tmp_path):
-    own = [compared(point, point.value) for point in points()]
-    monkeypatch.setattr(page, "compare", lambda study: own)
-    page.write_paper(StudyData("paper", "The paper", "", (), ()), tmp_path)
-    return (tmp_path / page.PAGE).read_text(encoding="utf-8")
-
-
-def test_the_page_links_each_claim_to_its_figures_and_shows_both_verdicts(html):
-    shown = html.partition("Key observations")[2].partition("</section>")[0]
-    links = re.findall(r'<a href="#(figure-[^"]+)">', shown)
-    assert links == [anchor(figure) for claim in CLAIMS for figure in claim.figures]
-    marks = re.findall(r'<span class="verdict (\w+)">([^<]+)</span>', shown)
-    assert len(marks) == 2 * len(CLAIMS)
-    assert all(MARKS[verdict] == mark for mark, verdict in marks)
-
-
-def test_the_page_counts_the_verdicts(html):
-    shown = html.partition("Key observations")[2].partition("<table")[0]
-    counts = [int(number) for number in re.findall(r"(?:holds|part|hold|told) (\d+)", shown)]
-    assert sum(counts) == 2 * len(CLAIMS)
-
-
-def test_the_page_says_what_was_found_on_published_series_and_what_was_never_fitted(html):
-    shown = html.partition("In brief")[2].partition("<table")[0]
-    assert "3,247 of 3,247 forward passes" in shown
-    assert "30 further published logs" in shown

@@ -10,7 +10,6 @@ import pytest
 from kvscope.analyse.statistics import Estimate
 from kvscope.plan.hardware import hardware as data
 from kvscope.report.data import StudyData
-from kvscope_paper import page
 from kvscope_paper.agreement import COUNT, MEASURED, PREDICTED, SHARE, STALLED
 from kvscope_paper.agreement import FITTED as FITTED_TIMES
 from kvscope_paper.comparison import AGREES, DIFFERS, NOT_RUN, Comparison, by_kind
@@ -193,13 +192,3 @@ def test_further_policies_are_shown_once_beside_the_papers_in_the_same_experimen
 def test_every_fitted_number_has_an_interval_with_itself_in_it():
     numbers = {name: (value, low, high) for name, value, low, high in data.read(HARDWARE).fitted()}
     assert all(0 < low <= value <= high and low < high for value, low, high in numbers.values())
-
-
-def test_the_page_shows_the_calibration(monkeypatch, tmp_path):
-    monkeypatch.setattr(page, "compare", lambda study: [compared(p, 1.1) for p in points()])
-    study = StudyData("paper", "The paper", "", (), ())
-    page.write_paper(study, tmp_path)
-    html = (tmp_path / page.PAGE).read_text(encoding="utf-8")
-    assert "Calibration of the cost model" in html
-    assert "fitted on Figures 3a, 3c, 4a, 8a" in html
-    assert "gemm_flops_per_s" in html

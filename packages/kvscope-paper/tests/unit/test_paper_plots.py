@@ -15,7 +15,6 @@ from kvscope.plan.grid import expand
 from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import Drawing
 from kvscope.report.render import print_figure
-from kvscope_paper import page
 from kvscope_paper.comparison import Comparison
 from kvscope_paper.layouts import layouts
 from kvscope_paper.plots import NOT_IN_PAPER, figures
@@ -173,18 +172,6 @@ def test_the_tokens_of_a_pass_stand_beside_their_share_of_the_window():
     assert left["layer"][0]["encoding"]["y"]["scale"]["domain"] == [0, 4096]
     assert right["encoding"]["y"]["scale"]["domain"] == [0, 100]
     assert right["encoding"]["y"]["axis"]["orient"] == "right"
-
-
-def test_the_page_has_each_figure_with_its_files(monkeypatch, tmp_path):
-    monkeypatch.setattr(page, "compare", lambda study: FOUND)
-    page.write_paper(NO_RUNS, tmp_path)
-    html = (tmp_path / page.PAGE).read_text(encoding="utf-8")
-    places = [html.index(f'id="{one.slug}"') for one in layouts() if one.plots]
-    assert places == sorted(places)
-    for one in layouts():
-        if one.plots:
-            for suffix in ("pdf", "png", "csv"):
-                assert (tmp_path / page.FIGURES / f"{one.slug}.{suffix}").stat().st_size
 
 
 def test_bars_of_different_series_are_apart_in_grey():

@@ -152,7 +152,8 @@ class Layout:
 
 def _began(records: list[Record]) -> float:
     """Epoch seconds of the first record; BadInput if the last one is not of the same run."""
-    first, last = (end(r["start_time"] for r in records) for end in (min, max))
+    begins = [float(record["start_time"]) for record in records]
+    first, last = min(begins), max(begins)
     if last - first >= limits.LONGEST_REPEAT_S:
         raise BadInput(
             f"start_time is {first:g} in one record and {last:g} in another (seconds since 1970); "
