@@ -15,6 +15,7 @@ READABLE = (1, OTHER_CLOCKS, VERSION)
 
 Whole = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Real = Annotated[float, Field(allow_inf_nan=False)]
+Seconds = Annotated[Real, Field(ge=0, lt=LONGEST_REPEAT_S)]
 Texts = list[str]
 # A name that is used as one component of a path: it has no separator.
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$", max_length=200)]
@@ -73,7 +74,7 @@ class RepeatRecord(Record):
 
     repeat: Annotated[Whole, Field(lt=2**31)]
     start_ns: Annotated[int, Field(strict=True, gt=-(2**62), lt=2**62)]
-    duration_s: Annotated[Real, Field(ge=0, lt=LONGEST_REPEAT_S)]
+    duration_s: Seconds
     raw_s: Real | None = None
     cpu_s: Real = ABSENT
     thread_cpu_s: Real = ABSENT
@@ -126,6 +127,7 @@ class ClockRecord(Record):
     """The run's clock."""
 
     run_start_utc_ns: Whole | None = None
+    run_end_utc_ns: Whole = ABSENT  # of runs before it was recorded
     repeats: list[RepeatRecord]
 
 
@@ -250,7 +252,7 @@ class RunRecord(Record):
     profiler: ProfilerRecord = ABSENT
     versions: dict[str, str | None] = {}
     hardware: HardwareRecord = ABSENT
-    timings_s: dict[str, Real] = {}
+    timings_s: dict[str, Seconds] = {}
     clock: ClockRecord = ABSENT
     campaign: CampaignRecord = ABSENT
     repeats: StoppingRecord = ABSENT

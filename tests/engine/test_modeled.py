@@ -19,6 +19,7 @@ from kvscope.plan.grid import expand
 from kvscope.plan.hardware import hardware as data
 from kvscope.plan.hardware.cost import PassCost
 from kvscope.plan.hardware.overflow_cost import OverflowCost
+from kvscope.runfile import read_run
 from tests.warm import Warm
 
 from .conftest import ROOT, Run, Runner
@@ -87,6 +88,15 @@ def test_the_published_makespans_are_within_six_percent(published):
     steps = table(directory, "steps").iloc[-1]
     # Elapsed time of the last line of Q4e_gpu50: 119.8 s with either policy.
     assert steps["start_s"] + steps["duration_s"] == pytest.approx(119.8, rel=0.06)
+
+
+def test_a_modeled_run_began_and_ended_by_the_wall_clock(published):
+    _, directory = published
+    facts = read_run(directory)
+    clock, timings_s = facts["clock"], facts["timings_s"]
+    took_s = (clock["run_end_utc_ns"] - clock["run_start_utc_ns"]) * 1e-9
+    parts_s = sum(timings_s[part] for part in ("start_engine", "warm_up", "repeats"))
+    assert parts_s <= took_s <= timings_s["total"]
 
 
 def test_a_modeled_run_is_valid_and_says_that_it_is_modeled(published, tmp_path):

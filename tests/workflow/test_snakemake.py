@@ -204,6 +204,7 @@ def test_a_killed_workflow_resumes_where_it_was(finished, tmp_path):
         run = read_json(checkout.path / "results" / "experiments" / name / "run.json")
         assert run["clock"]["repeats"][: len(repeats)] == repeats, "a repeat was measured again"
     checkout.assert_true()
+    assert_times_are_in_order(ROCrate(checkout.page().parent))
 
 
 def repeats_so_far(checkout: Checkout) -> dict[str, list[dict[str, Any]]]:
@@ -445,11 +446,20 @@ def test_a_finished_study_is_a_research_object(finished):
     assert set(finished.ids()) < set(actions)
     for id_ in finished.ids():
         assert actions[id_]["instrument"]["name"] == "kvscope run"
-        assert actions[id_]["startTime"] <= actions[id_]["endTime"]
+    assert_times_are_in_order(crate)
     described = {file.id: file for file in crate.data_entities if "sha256" in file.properties()}
     assert {"report.html", "metrics.parquet", "experiments.csv"} < set(described)
     for name, file in described.items():
         assert file["sha256"] == sha256_of(home / name)
+
+
+def assert_times_are_in_order(crate: ROCrate) -> None:
+    """The experiments end before their report begins, all within the workflow; then the crate."""
+    workflow, *experiments, report = crate.root_dataset["mentions"]
+    assert report["endTime"] <= workflow["endTime"] <= crate.root_dataset["datePublished"]
+    for one in (*experiments, report):
+        assert workflow["startTime"] <= one["startTime"] <= one["endTime"]
+    assert all(one["endTime"] <= report["startTime"] for one in experiments)
 
 
 def flip(file: Path) -> None:

@@ -2,11 +2,13 @@
 
 It follows the profile Provenance Run Crate (https://w3id.org/ro/wfrun/provenance): the workflow,
 its steps, each experiment as an action with its settings and times, and the files of the directory
-with their hashes.
+with their hashes. All times are of the wall clock, in UTC; nothing is said in a modeled run's
+virtual seconds.
 """
 
 import mimetypes
 import shutil
+import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -26,6 +28,7 @@ from kvscope.plan.layers import SHIPPED
 from kvscope.results import Run
 from kvscope.runfile import COMPLETE, RUN_FILE
 from kvscope.runschema import NOT_MEASURED, REHEARSED, mark_of
+from kvscope.tables import METRICS
 
 WORKFLOW = ("Snakefile", "workflow/rules/run.smk", "workflow/rules/report.smk")
 PROFILES = (
@@ -41,29 +44,40 @@ STEPS = {
     "run_experiments": ("kvscope run", "measures, collects and analyses experiments"),
     "report_study": ("kvscope report", "writes tables, figures and page"),
 }
+SHA256 = {"sha256": "http://schema.org/sha256"}  # RO-Crate's own context has it since 1.3 only
+NANOSECONDS = 1e9  # of a second
 
 
 def write_crate(study: str, results: Path) -> Path:
     """Describe a finished study's directory in its `ro-crate-metadata.json`; returns its path.
 
-    BadInput if an experiment of it is not complete. The workflow's files are copied beside it.
+    BadInput if an experiment of it is not complete, or it has no tables. The workflow's files are
+    copied beside it.
     """
+    now_ns = time.time_ns()
     planned = manifest.read(study, results)
     home = results / STUDIES / study
     runs = {e["id"]: Run(experiment_directory(results, e["id"])) for e in planned["experiments"]}
     if missing := [id_ for id_, run in runs.items() if run.facts["status"] != COMPLETE]:
         raise BadInput(f"{missing[0]} of study {study} is not complete: run the study again")
+    if not (home / METRICS.file).exists():
+        raise BadInput(
+            f"study {study} has no {METRICS.file}: write it with `kvscope report {study}`"
+        )
     for name in WORKFLOW:
         make_directory((home / name).parent)
         shutil.copyfile(SHIPPED / name, home / name)
 
     crate = ROCrate(version="1.1")
+    crate.metadata.extra_terms |= SHA256
     files = [_file(crate, home, path) for path in _files(home)]
     _describe(crate, planned, runs)
     actions = [
         _action(crate, entry, runs[entry["id"]], results) for entry in planned["experiments"]
     ]
-    _workflow_run(crate, home, files, actions)
+    run = _workflow_run(crate, home, files, actions)
+    # No earlier than what it describes, should the clock of another machine be ahead of this one's.
+    crate.datePublished = max(_utc(now_ns), run["endTime"])
     write_json(home / CRATE_FILE, crate.metadata.generate())
     return home / CRATE_FILE
 
@@ -97,7 +111,6 @@ def _describe(crate: ROCrate, planned: Mapping[str, Any], runs: Mapping[str, Run
     crate.description = planned["description"] or planned["title"]
     if rehearsed := sum(run.time_source == REHEARSED for run in runs.values()):
         crate.description += f" {NOT_MEASURED.capitalize()}: {rehearsed} of {len(runs)} runs."
-    crate.datePublished = max(_times(run.facts)[1] for run in runs.values())
     crate.license = _add(
         crate,
         f"https://spdx.org/licenses/{citation['license']}",
@@ -127,7 +140,7 @@ def _name(author: Mapping[str, str]) -> str:
 
 def _action(crate: ROCrate, entry: Mapping[str, Any], run: Run, results: Path) -> Entity:
     """An experiment: what it varies, when it ran, and the hash of its record."""
-    begin, end = _times(run.facts)
+    begin, end = _times(run)
     settings = [
         _add(crate, f"#{entry['id']}-{key}", "PropertyValue", key, value=str(value))
         for key, value in entry["varied"].items()
@@ -146,39 +159,59 @@ def _action(crate: ROCrate, entry: Mapping[str, Any], run: Run, results: Path) -
     )
 
 
-def _times(run: Mapping[str, Any]) -> tuple[str, str]:
-    """When a run began and ended, in UTC."""
-    clock = run["clock"]
-    begin = clock["run_start_utc_ns"] / 1e9
-    end = begin + max(
-        (r["start_ns"] / 1e9 + r["duration_s"] for r in clock["repeats"]), default=0.0
-    )
-    stamps = (datetime.fromtimestamp(one, UTC) for one in (begin, end))
-    first, last = (stamp.isoformat(timespec="seconds") for stamp in stamps)
-    return first, last
+def _times(run: Run) -> tuple[str, str]:
+    """When a run began and ended by the wall clock.
+
+    The repeats of run.json do not tell: those of a modeled run are in virtual time.
+    """
+    clock = run.facts.get("clock", {})
+    if (begin_ns := clock.get("run_start_utc_ns")) is None:
+        raise BadInput(
+            f"{run.directory / RUN_FILE}: clock.run_start_utc_ns is not there, so that it is not "
+            "known when the run began; run it again with `kvscope run --force`"
+        )
+    end_ns = clock.get("run_end_utc_ns")
+    if end_ns is None:  # of an earlier version, which tells how long the run took
+        end_ns = begin_ns + round(run.facts["timings_s"].get("total", 0.0) * NANOSECONDS)
+    return _utc(begin_ns), _utc(max(begin_ns, end_ns))  # the clock may have been set back
+
+
+def _report_times(home: Path, made: Iterable[Entity], measured: str) -> tuple[str, str]:
+    """When the first and the last file of the report were written, after all was `measured`.
+
+    Older files are of an earlier report.
+    """
+    written = sorted(_utc((home / one.id).stat().st_mtime_ns) for one in made)
+    return next((one for one in written if one >= measured), written[-1]), written[-1]
+
+
+def _utc(nanoseconds: int) -> str:
+    """An instant in ISO 8601; such texts are in order of time."""
+    moment = datetime.fromtimestamp(nanoseconds // 10**6 / 1e3, UTC)
+    return moment.isoformat(timespec="milliseconds")
 
 
 def _workflow_run(
     crate: ROCrate, home: Path, files: list[Entity], experiments: list[Entity]
-) -> None:
-    """The workflow, its steps and tools, and what each of them did."""
+) -> Entity:
+    """The workflow, its steps and tools, and what each of them did; returns its run."""
     workflow, steps, tools = _workflow(crate, home)
     inputs = [one for one in files if one.id == "manifest.json"]
     outputs = [one for one in files if one.id != "manifest.json"]
-    begin = min(one["startTime"] for one in experiments)
-    done = {
-        "agent": crate.root_dataset["author"],
-        "endTime": max(one["endTime"] for one in experiments),
-        "actionStatus": COMPLETED,
-    }
-    made = done | {"object": inputs, "result": outputs}
+    done = {"agent": crate.root_dataset["author"], "actionStatus": COMPLETED}
+    made = {"object": inputs, "result": outputs}
     for one in experiments:
         one["instrument"], one["agent"] = tools[0], done["agent"]
         one["result"] = _single([file for file in outputs if file.id == "metrics.parquet"])
-    words = {"description": "kvscope report", "instrument": tools[1]}
-    report = _add(crate, "#report", "CreateAction", "Tables, figures and page", **made | words)
-    words = {"description": "snakemake", "instrument": workflow, "startTime": begin}
-    run = _add(crate, "#workflow-run", "CreateAction", "Run of the workflow", **made | words)
+    begin, end = _report_times(home, outputs, max(one["endTime"] for one in experiments))
+    words = {"description": "kvscope report", "instrument": tools[1], **done, **made}
+    words |= {"startTime": begin, "endTime": end}
+    report = _add(crate, "#report", "CreateAction", "Tables, figures and page", **words)
+    parts = [*experiments, report]
+    done["startTime"] = min(one["startTime"] for one in parts)
+    done["endTime"] = max(one["endTime"] for one in parts)
+    words = {"description": "snakemake", "instrument": workflow, **done, **made}
+    run = _add(crate, "#workflow-run", "CreateAction", "Run of the workflow", **words)
     crate.root_dataset["mentions"] = [run, *experiments, report]
 
     controls = [
@@ -190,8 +223,9 @@ def _workflow_run(
         version=_version("snakemake"),
         url="https://snakemake.github.io",
     )
-    words = {"startTime": begin, "instrument": engine, "object": controls, "result": run}
+    words = {"instrument": engine, "object": controls, "result": run}
     _add(crate, "#orchestration", "OrganizeAction", "Run of Snakemake", **done | words)
+    return run
 
 
 def _workflow(crate: ROCrate, home: Path) -> tuple[Entity, list[Entity], list[Entity]]:

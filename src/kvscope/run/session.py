@@ -332,6 +332,7 @@ def summary(session: Session) -> dict[str, Any]:
         "clock": {
             "run_start_monotonic_ns": session.start_ns,
             "run_start_utc_ns": session.start_utc_ns,
+            "run_end_utc_ns": time.time_ns(),  # so far, whatever clock the repeats have
             "repeats": [
                 {
                     "repeat": number,
