@@ -127,7 +127,8 @@ def forks(count: int) -> "Iterator[ProcessPoolExecutor]":
 
     def begin() -> None:
         for number in (*ENDING, signal.SIGINT):  # a fork would catch its parent's exception
-            signal.signal(number, signal.SIG_DFL)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
         tie()
 
     with ProcessPoolExecutor(count, context, begin) as pool, no_child_left():

@@ -95,6 +95,19 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path):
     assert done.stdout == "goes on\n"
 
 
+@pytest.mark.slow
+def test_a_signal_that_is_ignored_ends_no_fork_either(tmp_path: Path):
+    """As Ctrl-C of a command that a shell runs in the background."""
+    program = (
+        "import os, signal; from kvscope.processes import forks\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "def work(_): os.kill(os.getpid(), signal.SIGINT); return 'goes on'\n"
+        "with forks(1) as pool: print(*pool.map(work, [1]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "goes on\n"
+
+
 # ------------------------------------------------------------------ nothing is started otherwise
 
 STARTING = {"run", "Popen", "call", "check_call", "check_output", "fork", "ProcessPoolExecutor"}

@@ -5,7 +5,6 @@ wrote is compared with what they write now. Hashes cannot tell a result from one
 together with its hash; this can.
 """
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -146,19 +145,9 @@ def _compute_again(
     with scratch_directory() as again:
         try:
             if TRACING in facts or COLLECTED in stages:
-                _say(run, "collecting again")
                 collect_run(run, again, perfetto=(made / PERFETTO).exists())
-            _say(run, "analysing again")
             analyse(run, again, tables_directory=again)
         except CannotWrite as error:
             raise KvscopeError(f"{error}; or set TMPDIR to a directory with room") from None
-        if stages:
-            _say(run, "comparing")
         differences = [d for stage in stages for d in stage_differences(made, again, stage)]
         return differences, read_verdicts(read_json(again / ANALYSED))
-
-
-def _say(run: Path, what: str) -> None:
-    """Say on a terminal what a long check is doing."""
-    if sys.stderr.isatty():
-        print(f"{run}: {what}", file=sys.stderr)

@@ -2,11 +2,18 @@
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvscope.commands.command import CONFIG_DIR, command, flag, path
 from kvscope.errors import EXIT_DONE, EXIT_FAILED
 from kvscope.layout import EXPERIMENTS, MANIFEST
+
+if TYPE_CHECKING:
+    from kvscope.analyse.check import CheckResult
+    from kvscope.report.checking import Check
 
 
 @command(
@@ -20,45 +27,53 @@ def check(given: argparse.Namespace) -> int:
     """Check results: files unchanged, settings of their id, every oracle, tables and metrics.
 
     Tables and metrics are computed again from the records, below $TMPDIR, and compared. Of a study,
-    each run is checked, then the manifest against the plan, and the study's tables.
+    each run is checked, then the manifest against the plan, and the study's tables. Each core makes
+    a check at a time; how long all take is said first.
     """
-    complaints = sum(_check(place, given) for place in given.runs)
+    from kvscope.report.checking import announcement, check_all
+    from kvscope.run.display import Line
+
+    checks = [one for place in given.runs for one in _checks(place, given)]
+    complaints = 0
+    with Line(sys.stderr) as line, closing(check_all(checks, line.show)) as results:
+        if len(checks) > 1:
+            line.say(f"kvscope: {announcement(checks)}")
+        for one, found in zip(checks, results, strict=True):
+            line.clear()
+            _tell(one, found, given.brief)
+            complaints += len(found.complaints)
     return EXIT_FAILED if complaints else EXIT_DONE
 
 
-def _check(place: Path, given: argparse.Namespace) -> int:
-    """Check a run or a study; the number of complaints, which are printed."""
-    if not (place / MANIFEST).is_file():
-        return _check_run(place, given)
+def _checks(place: Path, given: argparse.Namespace) -> "Iterator[Check]":
+    """The checks of a run, or of a study's runs and then of the study."""
     from kvscope.plan import manifest
-    from kvscope.report.check_study import study_complaints
+    from kvscope.report.checking import RunCheck, StudyCheck
     from kvscope.runfile import RUN_FILE
 
+    if not (place / MANIFEST).is_file():
+        yield RunCheck(place, given.quick)
+        return
     place = place if place.name else place.resolve()
     results = place.parent.parent
     ids = [entry["id"] for entry in manifest.read(place.name, results)["experiments"]]
     runs = [results / EXPERIMENTS / id_ for id_ in ids]
-    complaints = sum(_check_run(run, given) for run in runs if (run / RUN_FILE).exists())
-    found = [] if given.quick else list(study_complaints(place, given.config_dir))
-    _tell(found)
-    if not found and not given.quick:
-        print(f"{place}: manifest and tables are those of its plan and its runs")
-    return complaints + len(found)
+    yield from (RunCheck(run, given.quick) for run in runs if (run / RUN_FILE).exists())
+    if not given.quick:
+        yield StudyCheck(place, given.config_dir, len(runs))
 
 
-def _check_run(run: Path, given: argparse.Namespace) -> int:
-    from kvscope.analyse.check import inspect_run
+def _tell(one: "Check", found: "CheckResult", brief: bool) -> None:
+    """Print what a check has found."""
     from kvscope.analyse.checklist import format_lines, summary
+    from kvscope.report.checking import StudyCheck
 
-    found = inspect_run(run, given.quick)
-    _tell(found.complaints)
-    if found.verdicts:
-        print(f"{run}: {summary(found.verdicts)}")
-        if not given.brief:
-            print("\n".join(format_lines(found.verdicts)))
-    return len(found.complaints)
-
-
-def _tell(complaints: list[str]) -> None:
-    for complaint in complaints:
+    for complaint in found.complaints:
         print(f"kvscope: {complaint}", file=sys.stderr)
+    if isinstance(one, StudyCheck) and not found.complaints:
+        print(f"{one.study}: manifest and tables are those of its plan and its runs")
+    if isinstance(one, StudyCheck) or not found.verdicts:
+        return
+    print(f"{one.run}: {summary(found.verdicts)}")
+    if not brief:
+        print("\n".join(format_lines(found.verdicts)))

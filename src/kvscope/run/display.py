@@ -42,7 +42,7 @@ class Line:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._clear()
+        self.clear()
         if self._log is not None:
             self._log.close()
 
@@ -64,11 +64,12 @@ class Line:
 
     def say(self, words: str) -> None:
         """Print a line that stays above the progress."""
-        self._clear()
+        self.clear()
         self._write_log(words)
         print(words, file=self._out, flush=True)
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Clear the line, before another stream prints to the same terminal."""
         if self._terminal:
             print(CLEAR, end="", file=self._out, flush=True)
 
