@@ -132,14 +132,18 @@ def forks(count: int) -> "Iterator[ProcessPoolExecutor]":
         tie()
 
     with ProcessPoolExecutor(count, context, begin) as pool, no_child_left():
-        with _signals_later():
+        with signals_later():
             pool.submit(int)  # makes all forks
         yield pool
 
 
 @contextmanager
-def _signals_later() -> Iterator[None]:
-    """Let signals wait in a `with` block that forks: Python drops what is raised as it forks."""
+def signals_later() -> Iterator[None]:
+    """Let signals wait until the `with` block ends.
+
+    Python drops what is raised as it forks; and what is raised as futures are locked leaves them
+    locked, so that the end of their pool waits for ever.
+    """
     if threading.current_thread() is not threading.main_thread():  # has no signals
         yield
         return

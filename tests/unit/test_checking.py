@@ -7,8 +7,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import wait
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,6 +20,7 @@ from kvscope.analyse.check import CheckResult, inspect_run
 from kvscope.cli import main
 from kvscope.errors import BadInput, KvscopeError
 from kvscope.files import read_json, write_json
+from kvscope.report import checking
 from kvscope.report.checking import Outlook, RunCheck, announcement, check_all
 
 from .report_fixture import Fake, write_study
@@ -137,6 +140,24 @@ def test_what_takes_longer_leaves_more(elapsed_s: float, more_s: float) -> None:
     outlook = Outlook([Expected(Path(name)) for name in ("10", "20", "30")])
     outlook.end(1)
     assert outlook.left_s(elapsed_s) <= outlook.left_s(elapsed_s + more_s)
+
+
+def test_a_signal_comes_when_no_future_is_locked(
+    runs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Raised within `wait`, it would leave futures locked, and their pool would never end."""
+    unlocked = []
+
+    def wait_interrupted(*words: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        found = wait(*words)
+        unlocked.append(True)
+        return found
+
+    monkeypatch.setattr(checking, "wait", wait_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(check_all([RunCheck(runs[0])] * 3, lambda words: None))
+    assert unlocked == [True]
 
 
 @pytest.mark.thorough

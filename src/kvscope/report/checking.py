@@ -101,11 +101,13 @@ def check_all(checks: Sequence[Check], show: Callable[[str], None]) -> Generator
     outlook, began_s = Outlook(checks), time.monotonic()
     with scratch_directory() as temporary, processes.forks(outlook.workers) as pool:
         order = sorted(range(len(checks)), key=lambda place: isinstance(checks[place], RunCheck))
-        places = {pool.submit(_make, checks[place], temporary): place for place in order}
+        with processes.signals_later():
+            places = {pool.submit(_make, checks[place], temporary): place for place in order}
         futures, pending = sorted(places, key=places.__getitem__), {*places}
         for future in futures:
             while not future.done():
-                ended, pending = wait(pending, SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
+                with processes.signals_later():
+                    ended, pending = wait(pending, SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
                 for one in ended:
                     outlook.end(places[one])
                 if pending:
