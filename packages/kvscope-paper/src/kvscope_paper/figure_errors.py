@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kvscope_paper.agreement import STALLED
 from kvscope_paper.comparison import Comparison, by_figure
 from kvscope_paper.predictive import Errors, coverage, is_modeled_time
 from kvscope_paper.published.fitted import fitted_figures
@@ -10,6 +11,8 @@ from kvscope_paper.published.fitted import fitted_figures
 
 def figure_errors(found: Sequence[Comparison], errors: Errors) -> list[Mapping[str, Any]]:
     """Errors of the modeled A100 for each published table of times, as `by_figure` has them.
+
+    Times with a stall of the host are left out.
 
     `fitted`: its numbers are fitted on the figure; `left_out` is then the median error of the
     figure's times by a fit to the other figures, else None, and where these do not tell.
@@ -23,6 +26,6 @@ def figure_errors(found: Sequence[Comparison], errors: Errors) -> list[Mapping[s
             "left_out": own_fit and own_fit.left_out,
             "coverage": coverage(errors, [figure["figure"]]),
         }
-        for figure in by_figure([one for one in found if is_modeled_time(one)])
+        for figure in by_figure([c for c in found if is_modeled_time(c) and c.kind is not STALLED])
         for own_fit in [fitted.get(figure["figure"])]
     ]
