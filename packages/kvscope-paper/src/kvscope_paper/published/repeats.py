@@ -40,7 +40,7 @@ class Repeat:
 
     @property
     def difference(self) -> float:
-        """The absolute difference of the values, as a share of their geometric mean."""
+        """The size of the logarithm of their ratio: a share, if it is small."""
         first, second = self.values
         return abs(math.log(first / second))
 
