@@ -1,0 +1,114 @@
+"""The harness that says what a change of the code changes in the shipped studies."""
+
+import json
+import sys
+from copy import deepcopy
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import pandas as pd
+import pytest
+
+from kvscope.layout import experiment_directory, tables_directory
+from kvscope.plan.grid import expand
+
+ROOT = Path(__file__).parents[2]
+STUDY, OVERRIDES = "quickstart", ["device=modeled"]
+
+pytestmark = pytest.mark.thorough
+
+
+@pytest.fixture(scope="module")
+def frozen() -> ModuleType:
+    spec = spec_from_file_location("frozen_studies", ROOT / "bench" / "frozen.py")
+    assert spec
+    assert spec.loader
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Runs of all experiments of the study, with two tables each."""
+    for number, planned in enumerate(expand(STUDY, OVERRIDES, ROOT / "config").experiments):
+        run = experiment_directory(tmp_path, planned.experiment.id)
+        for directory in (run, tables_directory(run)):
+            directory.mkdir(parents=True)
+        (run / "run.done").touch()
+        steps = pd.DataFrame({"step": [0, 1, 2], "duration_s": [0.1, float("nan"), number]})
+        steps.to_parquet(run / "steps.parquet")
+        pd.DataFrame({"value": [float(number)]}).to_parquet(
+            tables_directory(run) / "metrics.parquet"
+        )
+        verdict(run, valid=True)
+    return tmp_path
+
+
+def verdict(run: Path, valid: bool) -> None:
+    words = {"valid": valid, "reasons": [] if valid else ["blocks_differ"]}
+    (tables_directory(run) / "analyse.json").write_text(json.dumps(words))
+
+
+def run_of(results: Path, place: int) -> Path:
+    planned = expand(STUDY, OVERRIDES, ROOT / "config").experiments
+    return experiment_directory(results, planned[place].experiment.id)
+
+
+def differences(frozen: ModuleType, before: object, results: Path) -> list[str]:
+    return [*frozen.differences(before, frozen.freeze(STUDY, OVERRIDES, results))]
+
+
+def test_nothing_differs_from_itself(frozen: ModuleType, results: Path) -> None:
+    before = frozen.freeze(STUDY, OVERRIDES, results)
+    assert None not in before.experiments.values()
+    assert not differences(frozen, before, results)
+
+
+def test_one_cell_is_named_by_its_experiment_and_column(frozen: ModuleType, results: Path) -> None:
+    before = frozen.freeze(STUDY, OVERRIDES, results)
+    run = run_of(results, 2)
+    steps = pd.read_parquet(run / "steps.parquet")
+    steps["duration_s"] += [1e-15, 0.0, 0.0]
+    steps.to_parquet(run / "steps.parquet")
+    assert differences(frozen, before, results) == [
+        f"other tables or verdicts, 1 experiment: {run.name}",
+        "other values, 1 column: steps.duration_s",
+    ]
+
+
+def test_a_verdict_and_a_table_that_is_gone_are_seen(frozen: ModuleType, results: Path) -> None:
+    before = frozen.freeze(STUDY, OVERRIDES, results)
+    verdict(run_of(results, 0), valid=False)
+    (tables_directory(run_of(results, 1)) / "metrics.parquet").unlink()
+    (experiments, columns) = differences(frozen, before, results)
+    assert experiments.startswith("other tables or verdicts, 2 experiments: ")
+    assert columns == "other values, 1 column: metrics.value"
+
+
+def test_ids_that_are_new_or_gone_are_named(frozen: ModuleType, results: Path) -> None:
+    before = frozen.freeze(STUDY, OVERRIDES, results)
+    older = deepcopy(before)
+    (first, *_) = before.experiments
+    older.experiments["once"] = older.experiments.pop(first)
+    assert differences(frozen, older, results)[:2] == [
+        "gone, 1 experiment: once",
+        f"new, 1 experiment: {first}",
+    ]
+
+
+def test_what_was_not_run_is_not_compared(frozen: ModuleType, results: Path) -> None:
+    before = frozen.freeze(STUDY, OVERRIDES, results)
+    (run_of(results, 0) / "run.done").unlink()
+    assert not differences(frozen, before, results)
+
+
+def test_the_shipped_ids_are_those_that_were_frozen(frozen: ModuleType, tmp_path: Path) -> None:
+    """Of the studies that take no second to plan; `compare` plans all."""
+    for name in ("quickstart", "quickstart-device-modeled", "victims"):
+        text = (frozen.FROZEN / f"{name}.json").read_text(encoding="utf-8")
+        before = frozen.Frozen(**json.loads(text))
+        now = frozen.freeze(before.study, before.overrides, tmp_path)
+        assert not [*frozen.differences(before, now)], name
