@@ -2,10 +2,11 @@
 
 import math
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
-from kvscope.report.words import percent
 from kvscope_paper.pass_values import READS
-from kvscope_paper.published.figures import Point
+from kvscope_paper.published.figures import Point, points
 from kvscope_paper.published.fitted import fitted_figures
 from kvscope_paper.published.repeats import repeat_limit
 
@@ -23,21 +24,26 @@ class Kind:
 
 
 _CLOSE = "as close as repeats"
-COUNT = Kind("counts", "equal", "the scheduler and its blocks; no number is fitted to them")
+COUNT = Kind("counts", "equal", "the scheduler and its blocks; of Figure 11 in caches as below")
 SHARE = Kind(
-    "shares of the KV cache in use", "equal as rounded", "the same; no number is fitted to them"
+    "shares of the KV cache in use",
+    "equal as rounded",
+    "the scheduler and its blocks, in caches whose sizes were found on these series",
 )
 PREDICTED = Kind("predicted times", _CLOSE, "the cost model, where it was not fitted")
-FITTED = Kind("fitted times", _CLOSE, "the fit alone: the model's numbers are made from these")
+CORRECTED = Kind(
+    "predicted times, stalls cut from the published ones", _CLOSE, "the cost model beside our cut"
+)
+FITTED = Kind("times of fitted experiments", _CLOSE, "the fit: its numbers are made from these")
 STALLED = Kind("times with a stall of the host", _CLOSE, "nothing: the model has no such stalls")
 MEASURED = Kind("measured times", _CLOSE, "how fast this machine is beside the paper's")
 # In the order in which they say most.
-KINDS = (COUNT, SHARE, PREDICTED, FITTED, STALLED, MEASURED)
+KINDS = (COUNT, SHARE, PREDICTED, CORRECTED, FITTED, STALLED, MEASURED)
 
 
 def kind_of(point: Point, unit: str, modeled: bool) -> Kind:
     """The kind of a published value in this unit, compared with a modeled or a measured one."""
-    if unit in COUNTS:
+    if unit in COUNTS or point.value == 0:  # an overhead of 0: nothing was evicted
         return COUNT
     if point.table.resolution is not None:
         return SHARE
@@ -45,7 +51,19 @@ def kind_of(point: Point, unit: str, modeled: bool) -> Kind:
         return STALLED
     if not modeled:
         return MEASURED
-    return FITTED if point.table.figure in fitted_figures() else PREDICTED
+    if _experiment(point) in _fitted_experiments():
+        return FITTED
+    return CORRECTED if point.table.corrected else PREDICTED
+
+
+def _experiment(point: Point) -> tuple[Any, ...]:
+    return (point.table.metric, *sorted((k, str(v)) for k, v in point.settings.items()))
+
+
+@cache
+def _fitted_experiments() -> frozenset[tuple[Any, ...]]:
+    """The experiments of the fitted figures, some of which another figure shows again."""
+    return frozenset(map(_experiment, points(tuple(fitted_figures()))))
 
 
 def agrees(point: Point, unit: str, ours: float) -> bool:
@@ -69,4 +87,4 @@ def rule(point: Point, unit: str) -> str:
         return "equal"
     if point.table.resolution is not None:
         return f"equal to {point.table.resolution:g}"
-    return f"within {percent(repeat_limit())}"
+    return f"within a factor of {math.exp(repeat_limit()):.3f}"

@@ -16,16 +16,27 @@ def figure_errors(found: Sequence[Comparison], errors: Errors) -> list[Mapping[s
 
     `fitted`: its numbers are fitted on the figure; `left_out` is then the median error of the
     figure's times by a fit to the other figures, else None, and where these do not tell.
-    `coverage` is that of the figure's interval over the left-out `errors`, None without any.
+    `coverage` is that of the figure's interval over the left-out `errors`, in its first table: None
+    in others and without any.
     """
     fitted = fitted_figures()
+    tables = by_figure([c for c in found if is_modeled_time(c) and c.kind is not STALLED])
+    told: set[str] = set()
     return [
         figure
         | {
             "fitted": own_fit is not None,
             "left_out": own_fit and own_fit.left_out,
-            "coverage": coverage(errors, [figure["figure"]]),
+            "coverage": _once(figure["figure"], told) and coverage(errors, [figure["figure"]]),
         }
-        for figure in by_figure([c for c in found if is_modeled_time(c) and c.kind is not STALLED])
+        for figure in tables
         for own_fit in [fitted.get(figure["figure"])]
     ]
+
+
+def _once(figure: str, told: set[str]) -> bool | None:
+    """True for the first time, else None."""
+    if figure in told:
+        return None
+    told.add(figure)
+    return True

@@ -26,14 +26,14 @@ THIN = 0.9  # px, of what the axis on the right is for
 AXIS_PX = 62  # beside a plot, for the numbers of its axis
 GAP_PX = 22  # between plots
 MOST_BESIDE = 3  # plots
-BARS = "Bars: published. Marks: ours, as the paper's clock reads it."
-LINES = "Lines: published. Marks: ours, as the paper's clock reads it."
+BARS, LINES = "Bars: published.", "Lines: published."
+AS_TIMED = "Times are as the paper's clock reads them."
 EXPECTED = (
     "Whiskers: where 95 % of published times are expected, by the model's errors in other figures."
 )
 REPEATS = "Whiskers: 95 % interval of the mean of repeats."
 NOT_IN_PAPER = "Not in the paper's figure: published with its artifact."
-RIM = "Red rim: they differ by more than repeats of the paper do, or counts at all."
+RIM = "Red rim: counts that are not equal, times further apart than the paper's repeats."
 OURS = {"type": "point", "filled": True, "size": 60, "strokeWidth": 1.2}
 
 
@@ -89,7 +89,10 @@ def _compared(layout: Layout, found: Sequence[Comparison]) -> Iterator[Drawing]:
 def _remarks(panels: Sequence[Panel]) -> set[str]:
     rows = pd.concat([frame for panel in panels for frame in (panel.rows, panel.right)])
     found = {BARS if panel.plot.mark == "bars" else LINES for panel in panels}
+    found |= {f"Marks: {device}." for device in rows["device"]}
     found |= {words for words in rows["whiskers"] if words}
+    if rows["unit"].isin(["s", "tokens/s"]).any():
+        found.add(AS_TIMED)
     return found | ({RIM} if (rows["verdict"] == DIFFERS).any() else set())
 
 

@@ -1,8 +1,8 @@
 """The interval in which a published time is expected: from how far the model is off elsewhere.
 
 The errors of a figure are of times that the cost model's numbers were not fitted on: of a fitted
-figure those of a fit to the other figures, of any other its own. The interval of a figure is made
-from the errors of all other figures alone, so that its published values can test it.
+figure those of a fit to the other fitted figures, of any other its own. The interval of a figure is
+made from the errors in all other figures, so that its own published values can test it.
 """
 
 import math
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kvscope_paper.agreement import PREDICTED
+from kvscope_paper.agreement import CORRECTED, FITTED, PREDICTED
 from kvscope_paper.comparison import Comparison, distinct
 from kvscope_paper.published.fitted import fitted_figures
 
@@ -43,16 +43,16 @@ def left_out_errors(found: Iterable[Comparison]) -> dict[str, list[float]]:
         if one.left_out_errors is not None
     }
     for one in distinct(found):
-        predicted = is_modeled_time(one) and one.kind is PREDICTED
-        if (
-            predicted
-            and one.as_timed > 0
-            and one.point.value > 0
-            and not one.point.table.unpublished
-        ):
+        if _is_predictable(one) and one.kind is not FITTED:
             error = math.log(one.point.value / one.as_timed)
             errors.setdefault(one.point.table.figure, []).append(error)
     return errors
+
+
+def _is_predictable(one: Comparison) -> bool:
+    """Whether the model could have predicted a published time that is not 0."""
+    of_model = one.kind in (PREDICTED, CORRECTED, FITTED) and not one.point.table.unpublished
+    return is_modeled_time(one) and of_model and one.as_timed > 0
 
 
 def spread(errors: Errors, figure: str | None = None) -> float | None:
@@ -76,7 +76,7 @@ def with_intervals(found: Sequence[Comparison]) -> list[Comparison]:
 
 
 def _with_interval(one: Comparison, size: float | None) -> Comparison:
-    if size is None or not is_modeled_time(one):
+    if size is None or not _is_predictable(one):
         return one
     low, high = (one.as_timed * math.exp(sign * size) for sign in (-1, 1))
     return replace(one, expected_low=low, expected_high=high)

@@ -54,7 +54,7 @@ def draw_use_and_throughput(study: StudyData, _: str) -> Drawing | None:
 
 
 def throughput(steps: pd.DataFrame) -> Series:
-    """Tokens that the passes of each WINDOW_S computed, per second, at the window's end.
+    """Tokens that the passes of each WINDOW_S computed, per second, from its begin on.
 
     The tokens of a pass are spread evenly over its time.
     """
@@ -62,14 +62,14 @@ def throughput(steps: pd.DataFrame) -> Series:
     done = np.cumsum(steps["scheduled_tokens"].to_numpy(float))
     computed = np.ravel(np.column_stack([np.concatenate([[0.0], done[:-1]]), done]))
     edges_s = np.arange(0, instants[-1] + WINDOW_S, WINDOW_S)
-    return edges_s[1:], np.diff(np.interp(edges_s, instants, computed)) / WINDOW_S
+    return edges_s[:-1], np.diff(np.interp(edges_s, instants, computed)) / WINDOW_S
 
 
 def _use_of(memory: str) -> Callable[[pd.DataFrame], Series]:
     column = {GPU: "kv", HOST: "host"}[memory]
 
     def use(steps: pd.DataFrame) -> Series:
-        """Percent in use after each pass."""
+        """Percent in use during each pass, at its end."""
         total = steps[f"{column}_blocks_total"].to_numpy(float).clip(min=1)
         percent = 100 * steps[f"{column}_blocks_used"].to_numpy(float) / total
         at_s = (steps["start_s"] + steps["duration_s"]).to_numpy(float)
@@ -89,31 +89,29 @@ def _strips(
     runs = [run for run in study.runs if run.has_passes]
     if not runs:
         return None
-    several = len({_device(run) for run in runs}) > 1
-    ours = [_points(run, kind, series, several) for run in runs for kind, series in kinds.items()]
+    ours = [_points(run, kind, series) for run in runs for kind, series in kinds.items()]
     points = pd.concat([published.rename(columns={"percent": "value"}), *ours])
     cells = list(_cells(points, [*kinds]))
     data = {f"strip{place}": frame for place, (_, _, frame) in enumerate(cells)}
     sources = list(dict.fromkeys(points["source"]))
     last_s = float(points["at_s"].max())
+    alone = [f"{source.capitalize()}." for source in sources if len(sources) == 1]
     charts = [
         _chart(f"strip{place}", cell, sources, last_s, place == len(cells) - 1)
         for place, cell in enumerate(cells)
     ]
     chart = grid(charts, 1) | {"spacing": 10}
     chart["resolve"]["scale"]["strokeWidth"] = "shared"
-    return Drawing((View(chart, data),), remarks=remark_lines(remarks, COLUMN))
+    return Drawing((View(chart, data),), remarks=remark_lines([*remarks, *alone], COLUMN))
 
 
-def _points(
-    run: ReportedRun, kind: str, series: Callable[[pd.DataFrame], Series], several: bool
-) -> pd.DataFrame:
+def _points(run: ReportedRun, kind: str, series: Callable[[pd.DataFrame], Series]) -> pd.DataFrame:
     at_s, values = series(run.steps(run.repeats[0]))
     return pd.DataFrame(
         {
             "policy": run.settings["overflow"]["name"],
             "memory": kind,
-            "source": f"{OURS}, {_device(run)}" if several else OURS,
+            "source": f"{OURS}, {_device(run)}",
             "at_s": at_s.round(2),
             "value": values.round(2),
         }

@@ -111,7 +111,7 @@ def test_the_rule_gives_the_published_verdict_for_published_values(claim):
     if by_rule != claim.published.verdict:
         assert (by_rule, claim.published.verdict) == (HOLDS, IN_PART)
         assert set(claim.figures) <= {"4b", "4c"}
-        assert "stalls" in claim.published.evidence
+        assert "stall" in claim.published.evidence
 
 
 def test_without_the_hosts_stalls_chunking_costs_little():

@@ -57,12 +57,12 @@ def test_there_are_as_many_values_as_the_figures_show():
 
 
 def test_what_the_papers_figures_do_not_show_is_marked():
-    """Of 3a the other two models, of 4a the prompt of 4K, of 4b the other two workloads."""
+    """Of 3a other models, of 4a the prompt of 4K, of 4b other workloads, of 11 what is no use."""
     points = [*figures.points()]
     others = [point for point in points if not point.in_paper]
     counts = Counter(point.table.figure for point in others)
-    assert counts == {"3a": 64, "4a": 20, "4b": 108}
-    assert (len(others), len(points)) == (192, 1075)
+    assert counts == {"3a": 64, "4a": 20, "4b": 108, "11a": 4, "11b": 4, "11c": 4}
+    assert (len(others), len(points)) == (204, 1075)
     assert {p.settings["model.name"] for p in points if p.in_paper and p.table.figure == "3a"} == {
         figures.USUAL_MODEL
     }

@@ -41,7 +41,8 @@ class Table(Part):
     pass of its experiment. `from_idle`: each experiment was timed on a GPU that was idle before.
     `resolution`, of shares: they were published in steps of it. `unpublished`: settings of the
     experiments that were not published, and that the study guesses. `given`: the experiments are
-    given these values, so that they are drawn and not counted.
+    given these values, so that they are drawn and not counted. `corrected`: what is measured beside
+    a stall of the host was cut from the published values.
     """
 
     figure: str
@@ -58,6 +59,7 @@ class Table(Part):
     note: str = ""
     at_pass: int | None = None
     given: bool = False
+    corrected: bool = False
     from_idle: bool = False
     resolution: Share | None = None
     unpublished: str = ""
