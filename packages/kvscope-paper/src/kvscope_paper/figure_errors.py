@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvscope_paper.agreement import STALLED
+from kvscope_paper.agreement import FITTED, STALLED
 from kvscope_paper.comparison import Comparison, by_figure
 from kvscope_paper.predictive import Errors, coverage, is_modeled_time
 from kvscope_paper.published.fitted import fitted_figures
@@ -12,7 +12,7 @@ from kvscope_paper.published.fitted import fitted_figures
 def figure_errors(found: Sequence[Comparison], errors: Errors) -> list[Mapping[str, Any]]:
     """Errors of the modeled A100 for each published table of times, as `by_figure` has them.
 
-    Times with a stall of the host are left out.
+    Times with a stall of the host are left out. `again`: the experiments are a fitted figure's.
 
     `fitted`: its numbers are fitted on the figure; `left_out` is then the median error of the
     figure's times by a fit to the other figures, else None, and where these do not tell.
@@ -26,6 +26,7 @@ def figure_errors(found: Sequence[Comparison], errors: Errors) -> list[Mapping[s
         figure
         | {
             "fitted": own_fit is not None,
+            "again": own_fit is None and figure["points"][0].kind is FITTED,
             "left_out": own_fit and own_fit.left_out,
             "coverage": _once(figure["figure"], told) and coverage(errors, [figure["figure"]]),
         }
