@@ -33,7 +33,7 @@ CLAIMS = claims()
 DEVICE = "modeled a100-40gb"
 NOT_PUBLISHED = "No values are published."
 SECTIONS = (
-    *("II", "IV", "V-A", "V-D", "VI-A", "VI-A, key observations", "VI-B"),
+    *("II", "IV", "V-A", "V-C", "V-D", "VI-A", "VI-A, key observations", "VI-B"),
     *("VI-C", "VI-C, key observations", "VI-C, use of the cache"),
     *("abstract III-B (poster, Figures 2 to 5)", "abstract III-C (poster, Figure 6)"),
 )
