@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory, require: Require) -> list[Comparison]:
-    """Figure 3b as the modeled A100 has them, beside the published values."""
+    """Figure 3b as the modeled A100 has it, beside the published values."""
     require("vLLM", find_spec("vllm") is not None, "run `make env`")
     planned = expand("paper", ["device=modeled"], ROOT / "config").experiments
     own = [one.experiment for one in planned if one.grid == GRID]
@@ -51,5 +51,6 @@ def test_no_interval_is_wider_than_the_errors_make_it(covered: Coverage) -> None
 
 
 def test_every_modeled_time_has_an_interval_with_it_in(found: list[Comparison]) -> None:
-    assert len(found) == 64
-    assert all(one.expected_low < one.as_timed < one.expected_high for one in found)
+    times = [one for one in found if one.unit == "tokens/s"]
+    assert len(times) == 64
+    assert all(one.expected_low < one.as_timed < one.expected_high for one in times)
