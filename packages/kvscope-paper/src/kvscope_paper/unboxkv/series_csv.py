@@ -53,6 +53,7 @@ COUNTS = ("running", "resumed", "left", "swapped", "pending")  # of requests
 _MOST = {
     **dict.fromkeys(("duration_ms", "elapsed_ms"), sizes.LONGEST_SERIES_MS),
     **dict.fromkeys(("kv_percent", "host_percent"), 100),
+    **dict.fromkeys(COUNTS, sizes.MOST_REQUESTS),
 }
 # An interval between two stats lines holds one pass; it may seem shorter by what was rounded off.
 ROUNDED_MS = 1.0

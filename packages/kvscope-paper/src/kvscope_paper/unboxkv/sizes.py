@@ -6,6 +6,9 @@ LONGEST_SERIES_BYTES = 1 << 24
 LONGEST_SERIES_MS = 10**12
 """A published run, or a pass of it: 31 years."""
 
+MOST_REQUESTS = (1 << 30) - 1
+"""Requests that run, wait or are swapped out at a time: two such counts add up to an int32."""
+
 MOST_MOVES = 1 << 22
 """Requests that a published run admits, loses or resumes in all; each makes a row."""
 
