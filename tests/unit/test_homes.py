@@ -25,6 +25,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path
     directory.mkdir()
     option = "ro" if request.param == "read-only" else "size=16k"
     if subprocess.run(["mount", "-t", "tmpfs", "-o", option, "tmpfs", directory]).returncode:
+        # Only root may mount; CI is root.
         pytest.skip("a file system cannot be mounted here")
     try:
         if request.param == "full":

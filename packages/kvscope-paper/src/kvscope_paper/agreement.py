@@ -51,19 +51,15 @@ def kind_of(point: Point, unit: str, modeled: bool) -> Kind:
         return STALLED
     if not modeled:
         return MEASURED
-    if _experiment(point) in _fitted_experiments():
+    if point.experiment in _fitted_experiments():
         return FITTED
     return CORRECTED if point.table.corrected else PREDICTED
-
-
-def _experiment(point: Point) -> tuple[Any, ...]:
-    return (point.table.metric, *sorted((k, str(v)) for k, v in point.settings.items()))
 
 
 @cache
 def _fitted_experiments() -> frozenset[tuple[Any, ...]]:
     """The experiments of the fitted figures, some of which another figure shows again."""
-    return frozenset(map(_experiment, points(tuple(fitted_figures()))))
+    return frozenset(one.experiment for one in points(tuple(fitted_figures())))
 
 
 def agrees(point: Point, unit: str, ours: float) -> bool:
@@ -83,7 +79,7 @@ def agrees(point: Point, unit: str, ours: float) -> bool:
 
 def rule(point: Point, unit: str) -> str:
     """The rule of `agrees` for such a value, in words."""
-    if unit in COUNTS:
+    if unit in COUNTS or point.value == 0:
         return "equal"
     if point.table.resolution is not None:
         return f"equal to {point.table.resolution:g}"

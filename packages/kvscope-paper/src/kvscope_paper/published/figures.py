@@ -81,10 +81,15 @@ class Point:
     stalled: bool = False
 
     @property
+    def experiment(self) -> tuple[Any, ...]:
+        """Metric and settings: equal where two figures show one metric of one experiment."""
+        settings = sorted((key, str(value)) for key, value in self.settings.items())
+        return (self.table.metric, *settings)
+
+    @property
     def identity(self) -> tuple[Any, ...]:
         """Equal for one value that two tables show, as without stalls where there is none."""
-        settings = sorted((key, str(value)) for key, value in self.settings.items())
-        return (self.table.metric, str(self.x), self.value, *settings)
+        return (str(self.x), self.value, *self.experiment)
 
     def fits(self, settings: Mapping[str, Any]) -> bool:
         """Whether an experiment, by its dotted keys, stands for this value."""

@@ -57,8 +57,7 @@ def _of_two_figures() -> Iterator[Repeat]:
         table = point.table
         if table.x == PASS or table.metric not in OF_TIMES or point.value == 0:
             continue
-        experiment = (table.metric, *sorted((k, str(v)) for k, v in point.settings.items()))
-        other = seen.setdefault(experiment, point)
+        other = seen.setdefault(point.experiment, point)
         if other.table.figure != table.figure:
             yield Repeat(other.table.figure, table.figure, (other.value, point.value))
 
