@@ -142,7 +142,8 @@ def test_the_windows_of_a_throughput_hold_all_tokens(overflowing):
         steps = run.steps(run.repeats[0])
         slow = steps.assign(start_s=40 * steps["start_s"], duration_s=40 * steps["duration_s"])
         for passes in (steps, slow):
-            _, rates = throughput(passes)
+            begins_s, rates = throughput(passes)
+            assert begins_s[0] == 0  # drawn over its own window, not over the next
             assert WINDOW_S * rates.sum() == pytest.approx(passes["scheduled_tokens"].sum())
             assert (rates >= 0).all()
 
