@@ -10,6 +10,9 @@ Supervisor, locks, files and engine are the real ones.
 A process with other variables than the warm one's (those of a profiler), or with another kvscope
 (an installed wheel), is no stand-in: it imports vLLM itself.
 
+A modeled run that `Warm.run` makes is one of a process that makes many, as those of a study are
+(`kvscope.batch`): its engine starts in a second. `modeled.py` is that process.
+
 With KVSCOPE_WARM_COMMANDS in the environment, `kvscope` and `snakemake` are forks, too. Signals
 are not passed on, except SIGKILL.
 """
@@ -40,6 +43,7 @@ HERE = Path(__file__).parent
 FREE = (
     *("PATH", "PYTHONPATH", "VIRTUAL_ENV", "TMPDIR", "PWD", "OLDPWD", "SHLVL", "_"),
     *("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "TOY"),
+    "CUDA_VISIBLE_DEVICES",  # none is visible to the warm process, too
 )
 
 
@@ -53,6 +57,7 @@ class Warm:
         (planned,) = expand(None, [], ROOT / "config").experiments
         self.environment = measured_environment(planned.experiment)
         self.directory, self.address = directory, directory / "socket"
+        self.modeled: subprocess.Popen[bytes] | None = None
         directory.mkdir(exist_ok=True)
         with hold_lock(directory, "starting"):
             if not self.address.exists():
@@ -88,9 +93,37 @@ class Warm:
         return {"PYTHONPATH": f"{self.directory}:{path}" if path else str(self.directory)}
 
     def run(self, experiment: Experiment, directory: Path) -> dict[str, Any]:
-        """`supervisor.run`, whose measured process is a fork."""
+        """`supervisor.run`, whose measured process is a fork or, of a modeled run, of many."""
+        needs = measured_environment(experiment)
+        if not experiment.device.allocates and self._fits(needs):
+            return self._run_modeled(experiment, directory)
         with mock.patch.dict(os.environ, self.variables):
             return supervisor.run(experiment, directory)
+
+    def _fits(self, environment: dict[str, str]) -> bool:
+        """Whether the environment differs from the warm process's in what may differ alone."""
+        differing = {key for key, _ in environment.items() ^ self.environment.items()}
+        return differing <= {*FREE} - {"TOY"}
+
+    def _run_modeled(self, experiment: Experiment, directory: Path) -> dict[str, Any]:
+        if self.modeled is None or self.modeled.poll() is not None:
+            with (self.directory / f"modeled-{os.getpid()}.log").open("ab") as log:
+                self.modeled = subprocess.Popen(
+                    [sys.executable, "-m", "tests.warm.modeled"],
+                    cwd=ROOT,
+                    env=self.environment,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                )
+        assert self.modeled.stdin
+        assert self.modeled.stdout
+        pickle.dump((experiment, directory.absolute()), self.modeled.stdin)
+        self.modeled.stdin.flush()
+        facts, error = pickle.load(self.modeled.stdout)
+        if error is not None:
+            raise error
+        return facts  # type: ignore[no-any-return]
 
     def call(self, function: Callable[..., Any], *given: Any, threads: int = 1) -> Any:
         """What a function of a module returns in a fork; EOFError if it fails."""

@@ -1,0 +1,34 @@
+"""Modeled runs, one after another, as they are pickled on standard input; of each what it became.
+
+An answer is the contents of run.json and no error, or none and the error.
+"""
+
+import os
+import pickle
+import sys
+
+from kvscope.batch import collect_once_a_run, measure_here
+from kvscope.errors import KvscopeError
+from kvscope.run import supervisor
+
+
+def main() -> None:
+    """Answer until standard input ends."""
+    with os.fdopen(os.dup(1), "wb") as answers:
+        os.dup2(2, 1)  # what a run prints is no answer
+        collect_once_a_run()
+        while True:
+            try:
+                experiment, directory = pickle.load(sys.stdin.buffer)
+            except EOFError:
+                return
+            try:
+                answer = supervisor.run(experiment, directory, measure=measure_here), None
+            except KvscopeError as error:
+                answer = None, error
+            pickle.dump(answer, answers)
+            answers.flush()
+
+
+if __name__ == "__main__":
+    main()
