@@ -22,11 +22,12 @@ def main() -> None:
                 experiment, directory = pickle.load(sys.stdin.buffer)
             except EOFError:
                 return
+            facts, failure = None, None
             try:
-                answer = supervisor.run(experiment, directory, measure=measure_here), None
+                facts = supervisor.run(experiment, directory, measure=measure_here)
             except KvscopeError as error:
-                answer = None, error
-            pickle.dump(answer, answers)
+                failure = error
+            pickle.dump((facts, failure), answers)
             answers.flush()
 
 
