@@ -91,3 +91,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="models of random experiments whose KV events are checked",
     )
     group.addoption("--event-seeds", default="3-5", metavar="FIRST-LAST", help="those experiments")
+
+
+@pytest.hookimpl(trylast=True)  # the reporter is registered before
+def pytest_configure(config: pytest.Config) -> None:
+    terminal = config.pluginmanager.getplugin("terminalreporter")
+    if terminal is not None and os.environ.get("CI") == "true":
+        config.pluginmanager.register(FailuresAtOnce(terminal))
+
+
+class FailuresAtOnce:
+    """Shows each failure when it happens: a run that is cut off has said which tests failed."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self.terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            end = report.longreprtext[-1500:]
+            self.terminal.write_line(f"\nFAILED so far: {report.nodeid} ({report.when})\n{end}")
