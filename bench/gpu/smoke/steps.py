@@ -24,7 +24,7 @@ LEAST_S = 3.0  # for which no step is begun
 END_S = 6.0  # for a step to end by itself at its limit
 NOT_INITIALIZED = 3  # CUDA_ERROR_NOT_INITIALIZED
 
-# No machine with a GPU is on loan while one is rehearsed, and a shared CPU may be slow.
+# A rehearsal takes no time of a GPU, and a shared CPU may be slow.
 IMPORTS_S = 240 if os.environ.get("SMOKE_REHEARSED") else 60
 LIMITS_S = {  # in their order
     "facts": 15,
