@@ -71,6 +71,7 @@ lint: env-dev docs
 	$(IN_PLACE) ruff format --check $(CODE)
 	$(IN_PLACE) mypy
 	$(IN_PLACE) lint-imports --no-logo --cache-dir .cache/imports
+	$(IN_PLACE) python bench/closures.py
 	$(IN_PLACE) deptry --no-ansi src
 	for package in packages/kvscope-*; do $(IN_PLACE) \
 		deptry --no-ansi $$package/src --config $$package/pyproject.toml || exit 1; done
