@@ -24,7 +24,7 @@ TOKENS = 512
 def test_a_pass_holds_what_the_plan_expects(model: str, tmp_path: Path) -> None:
     """But vLLM's buffer of input embeddings, which is there before a pass."""
     from kvscope.plan.composition import Composer
-    from kvscope.plan.gpu_memory import pass_width
+    from kvscope.plan.gpu_estimate import pass_width
     from kvscope.plan.models import Model
 
     config = Composer(Path(__file__).parents[2] / "config").compose((("model", model),))

@@ -12,7 +12,8 @@ from kvscope import cli, workflow
 from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput
 from kvscope.plan import grid, manifest
 from kvscope.plan.experiment import Experiment, dump
-from kvscope.plan.gpu_memory import GpuMemory, gib_text, memory_bytes, usable_bytes
+from kvscope.plan.gpu_estimate import estimate, memory_bytes, usable_bytes
+from kvscope.plan.gpu_memory import GpuMemory, gib_text
 from kvscope.plan.hardware import hardware
 from kvscope.plan.kv_events import events_of_a_repeat, spool_bytes, stored_bytes
 from kvscope.plan.needs import GpuNeeds, in_words
@@ -28,7 +29,7 @@ def planned(*words: str) -> Experiment:
 
 
 def memory(*words: str) -> GpuMemory:
-    return GpuMemory.of(planned(*words))
+    return estimate(planned(*words))
 
 
 def needs(*words: str) -> GpuNeeds:
@@ -134,10 +135,10 @@ def test_all_but_what_cuda_takes_itself_may_be_used(gpu: str) -> None:
 def test_what_just_fits_is_planned_and_a_block_more_is_refused(gpu: str) -> None:
     words = ("model=llama-3.1-8b", "cache.block_size=16", "engine.max_num_seqs=8")
     one = planned(*words, "cache.blocks=1000")
-    room = usable_bytes(gpu) - GpuMemory.of(one).total_bytes
+    room = usable_bytes(gpu) - estimate(one).total_bytes
     most = 1000 + room // one.block_bytes
     fits = planned(*words, f"cache.blocks={most}", f"device.hardware={gpu}")
-    assert GpuMemory.of(fits).total_bytes <= usable_bytes(gpu)
+    assert estimate(fits).total_bytes <= usable_bytes(gpu)
     with pytest.raises(BadInput) as refused:
         planned(*words, f"cache.blocks={most + 1}", f"device.hardware={gpu}")
     sentence = str(refused.value)
@@ -162,7 +163,7 @@ def test_more_than_vllm_would_plan_with_fits_tightly(capsys: pytest.CaptureFixtu
     words = ("model=llama-3.1-8b", "device.hardware=rtx-4090", "cache.block_size=16")
     for blocks, tightly in ((1000, False), (2900, True)):
         one = planned(*words, f"cache.blocks={blocks}")
-        share = GpuMemory.of(one).total_bytes / memory_bytes("rtx-4090")
+        share = estimate(one).total_bytes / memory_bytes("rtx-4090")
         assert (share > 0.92) is tightly
         _, said = printed(capsys, "device=cuda", *words, f"cache.blocks={blocks}")
         assert ("fits rtx-4090 (tightly: " in said) is tightly

@@ -1,32 +1,8 @@
-"""The memory of a GPU that an experiment takes: an estimate from its settings, before it runs.
-
-kvscope gives vLLM the number of blocks (`num_gpu_blocks_override`), so that vLLM does not fit the
-cache to the GPU: what is too large would fail on the node. What follows from no setting is not
-counted: of the CUDA context and cuBLAS a measured number is left free (`OWN_BYTES`); what PyTorch's
-allocator cannot use is not known, so that what takes more than `VLLM_SHARE` fits only tightly.
-"""
+"""The memory of a GPU, by what it holds."""
 
 from dataclasses import dataclass
 
 from kvscope.plan.fields import GIB
-from kvscope.plan.hardware import hardware
-from kvscope.plan.models import BYTES, Model
-from kvscope.plan.parts import Conditions
-from kvscope.plan.resources import EVENT_BUFFERS, EVENT_BYTES
-
-# `gpu_memory_utilization` of vLLM 0.32 by default (vllm/config/cache.py): vLLM starts only if this
-# share of the memory is free (`request_memory` in vllm/v1/worker/utils.py), and plans with it.
-VLLM_SHARE = 0.92
-# What the CUDA context and cuBLAS take before anything is allocated, measured on an H100
-# (bench/results/gpu: `own_bytes`).
-OWN_BYTES = 718_077_952
-# Where a data file has the vendor's round number, what the card itself says (bench/results/gpu).
-REPORTED_BYTES = {"h100": 85_017_493_504}
-NULL_BLOCKS = 1  # that vLLM's block pool keeps, beside the blocks of requests
-# Numbers of 4 bytes for each entry of the vocabulary that the sampler holds at once: the logits as
-# float32, their softmax, and as many random numbers (vllm/v1/sample: `Sampler.forward`,
-# `random_sample`). vLLM samples so in its own warm-up, with `max_num_seqs` requests.
-SAMPLED_BYTES = 3 * 4
 
 
 @dataclass(frozen=True)
@@ -38,25 +14,6 @@ class GpuMemory:
     activation_bytes: int
     copy_bytes: int
     event_buffer_bytes: int
-
-    @classmethod
-    def of(cls, experiment: Conditions) -> "GpuMemory":
-        """The memory of an experiment that vLLM serves.
-
-        - weights: all parameters, in the model's dtype;
-        - cache: (blocks + the null block) x bytes of a block;
-        - activations: `activation_bytes`;
-        - copies: what the overflow policy gathers on the GPU (`Overflow.staging_bytes`);
-        - event buffers: 2 x `tracing.buffer_events` x 32 bytes (`engine.attention.cuda.buffer`);
-          their headers, 64 bytes for each thread block of a pass, are a few MiB and not counted.
-        """
-        return cls(
-            weight_bytes=experiment.model.weight_bytes,
-            cache_bytes=(experiment.cache_blocks + NULL_BLOCKS) * experiment.block_bytes,
-            activation_bytes=activation_bytes(experiment),
-            copy_bytes=experiment.overflow.staging_bytes(experiment),
-            event_buffer_bytes=_event_buffer_bytes(experiment),
-        )
 
     @property
     def total_bytes(self) -> int:
@@ -80,53 +37,3 @@ def gib_text(size_bytes: int) -> str:
     """'14.9', or '0.067' of less than a tenth."""
     size = size_bytes / GIB
     return f"{size:,.1f}" if size >= 0.1 or not size else f"{size:.2g}"
-
-
-def usable_bytes(gpu: str) -> int:
-    """Bytes of a GPU's memory that an experiment may take; BadInput if it has no data file."""
-    return memory_bytes(gpu) - OWN_BYTES
-
-
-def is_tight(gpu: str, needed_bytes: int) -> bool:
-    """Whether that is more than the share with which vLLM itself would plan."""
-    return needed_bytes > VLLM_SHARE * memory_bytes(gpu)
-
-
-def memory_bytes(gpu: str) -> int:
-    """A GPU's memory, as it says itself or its data file does."""
-    return int(REPORTED_BYTES.get(gpu, hardware.read_gpu(gpu).memory_bytes))
-
-
-def activation_bytes(experiment: Conditions) -> int:
-    """The most that a forward pass holds beside weights and cache, or the sampler after it.
-
-    A pass of T = `engine.max_num_batched_tokens` tokens holds T x `pass_width` numbers of the
-    model's dtype, in the MLP of a layer. The sampler holds hidden states, and for each of
-    `engine.max_num_seqs` requests the logits of the vocabulary, in the model's dtype and
-    `SAMPLED_BYTES` besides.
-    """
-    model, engine = experiment.model, experiment.engine
-    width = BYTES[model.dtype]
-    forward = engine.max_num_batched_tokens * pass_width(model) * width
-    hidden = engine.max_num_batched_tokens * 2 * model.hidden_size * width  # and vLLM's buffer
-    logits = engine.max_num_seqs * model.vocab_size * (width + SAMPLED_BYTES)
-    return max(forward, hidden + logits)
-
-
-def pass_width(model: Model) -> int:
-    """Numbers that a pass holds of each token at its peak, with h and i for hidden and inner size.
-
-    In every family vLLM has a buffer for input embeddings (`inputs_embeds`, h). A gated MLP holds
-    the layer's input, residual and own input (3 h), gate and up (2 i), and their product (i). OPT's
-    holds embeddings of tokens and positions, the layer's input and residual (4 h), and its inner
-    layer before and after ReLU (2 i). Source: vllm/model_executor/models/llama.py and opt.py of
-    0.32, eager; tests/engine/test_gpu_memory.py measures both. Of experts, one is counted.
-    """
-    h, i = model.hidden_size, model.intermediate_size
-    return h + (4 * h + 2 * i if model.family == "opt" else 3 * h + 3 * i)
-
-
-def _event_buffer_bytes(experiment: Conditions) -> int:
-    if experiment.tracing.name == "none":
-        return 0
-    return EVENT_BUFFERS * EVENT_BYTES * experiment.tracing.buffer_events

@@ -4,7 +4,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kvscope.plan.models import BYTES
-from kvscope.plan.resources import EVENT_BYTES
+from kvscope.plan.parts import EVENT_BYTES
 from kvscope.plan.walltime import expected_repeats
 
 if TYPE_CHECKING:

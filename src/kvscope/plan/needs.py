@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kvscope.plan.gpu_memory import GpuMemory, gib_text, is_tight
+from kvscope.plan.gpu_estimate import is_tight
+from kvscope.plan.gpu_memory import GpuMemory, gib_text
 from kvscope.plan.kv_events import spool_bytes, stored_bytes
 
 if TYPE_CHECKING:

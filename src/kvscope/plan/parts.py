@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kvscope.plan.policy import Batching, Overflow
 
 VLLM_0_4_2 = "vllm-0.4.2"  # the release that the paper ran
+EVENT_BYTES, EVENT_BUFFERS = 32, 2  # of a recorded KV event; filled and emptied in turns
 
 
 class EngineSettings(Part):
@@ -84,6 +85,11 @@ class TracingSettings(Part):
     layer_stride: Count = 1
     head_stride: Count = 1
     buffer_events: Count = 4_194_304
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes of the buffers; 0 without tracing."""
+        return 0 if self.name == "none" else EVENT_BUFFERS * EVENT_BYTES * self.buffer_events
 
 
 class ProfilerSettings(Part):

@@ -24,7 +24,6 @@ ZYGOTE_MIB, PARKED_MIB = 800, 320
 # Memory of the records of one output token; 2.4 KiB were measured.
 RECORD_BYTES = 2560
 TOKEN_ID_BYTES = 4
-EVENT_BYTES, EVENT_BUFFERS = 32, 2
 
 
 def resources(experiment: "Experiment") -> dict[str, int]:
@@ -54,9 +53,7 @@ def required_mib(experiment: "Experiment") -> int:
         held += experiment.device.memory_bytes(experiment)
     expected = expected_work(experiment)
     held += int(expected.prompt_tokens * TOKEN_ID_BYTES + expected.output_tokens * RECORD_BYTES)
-    if experiment.tracing.name != "none":
-        held += EVENT_BUFFERS * EVENT_BYTES * experiment.tracing.buffer_events
-    return -(-held // MIB)
+    return -(-(held + experiment.tracing.buffer_bytes) // MIB)
 
 
 def minimum_gib(experiment: "Experiment") -> float:

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from kvscope.errors import BadInput
-from kvscope.plan import gpu_memory
+from kvscope.plan import gpu_estimate
 from kvscope.plan.device import Device, Kernels, Speed
 from kvscope.plan.fields import Label, impossible
 from kvscope.plan.gpu_memory import GpuMemory, gib_text
@@ -33,11 +33,11 @@ class Cuda(Device):
     @property
     def usable_bytes(self) -> int | None:
         """Bytes that an experiment may take of the named GPU; BadInput if it has no data file."""
-        return None if self.hardware is None else gpu_memory.usable_bytes(self.hardware)
+        return None if self.hardware is None else gpu_estimate.usable_bytes(self.hardware)
 
     def gpu_memory(self, experiment: Conditions) -> GpuMemory:
         """Weights, KV cache, activations, and buffers."""
-        return GpuMemory.of(experiment)
+        return gpu_estimate.estimate(experiment)
 
     def memory_bytes(self, experiment: Conditions) -> int:
         """0: weights and KV cache are not in host memory."""
