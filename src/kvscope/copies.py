@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from kvscope.runfile import IMPORTED_FROM
-from kvscope.runschema import MODELED
+from kvscope.time_sources import MODELED
 
 OUT, IN = DIRECTIONS = ("out", "in")
 """To the host, and back to the device."""

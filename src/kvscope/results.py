@@ -7,7 +7,7 @@ to use this in a notebook.
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -28,31 +28,12 @@ from kvscope.layout import (
     study_directory,
     tables_directory,
 )
-from kvscope.runschema import BY_CLOCK, MEASURED, NOT_MEASURED, REHEARSED, TRANSFERS
+from kvscope.runschema import TRANSFERS
 from kvscope.tables import ANALYSIS_TABLES, COMPARISONS, HOST_TABLES, METRICS, Table
+from kvscope.time_sources import BY_CLOCK, time_source_of
 
 SOURCED = tuple(t for t in (*HOST_TABLES, *ANALYSIS_TABLES) if "time_source" in t.names)
 """The tables of a run whose rows say where their times come from."""
-
-
-def time_source_of(facts: Mapping[str, Any], said: Collection[str]) -> str:
-    """The source of a run's times by its run.json (`facts`) and by what its tables have `said`.
-
-    A run is rehearsed if any of them says so: whoever takes the word out of some of them does not
-    make it a measured one. Otherwise run.json has the last word, if it has one.
-    """
-    own = facts.get("time_source")
-    if REHEARSED in (own, *said):
-        return REHEARSED
-    return str(own or min(said, default=MEASURED))
-
-
-def rehearsal_refused(what: object, by: str) -> BadInput:
-    """The error of a command that takes no numbers of a rehearsed run or study."""
-    return BadInput(
-        f"{by}: {what} is {NOT_MEASURED}: a CPU was in the place of its GPU, so its times say "
-        "nothing of one; run it where the GPU is, with `kvscope run --force` or in other results"
-    )
 
 
 def _table(table: Table) -> cached_property[pd.DataFrame]:

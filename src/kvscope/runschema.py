@@ -24,27 +24,6 @@ FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$", max_l
 ABSENT: Any = None  # the default of a key that may be absent, but not null
 
 
-MEASURED = "measured"
-"""The time_source of times by a real clock."""
-
-MODELED = "modeled"
-"""The time_source of times by a cost model."""
-
-REHEARSED = "rehearsed"
-"""The time_source of a run whose device was not there: a CPU in the place of a GPU."""
-
-NOT_MEASURED = "rehearsed, not measured"
-"""What is said of such a run wherever a number of it stands."""
-
-BY_CLOCK = frozenset({MEASURED, REHEARSED})
-"""The time_sources of a real clock: it ticks while the engine works, and its readings differ."""
-
-
-def mark_of(source: str | None) -> str:
-    """' (rehearsed, not measured)' after a number of such a run; '' after others."""
-    return f" ({NOT_MEASURED})" if source == REHEARSED else ""
-
-
 class Record(BaseModel):
     """A group of keys: known keys have the declared types, unknown keys are kept.
 

@@ -16,8 +16,8 @@ from kvscope.oracle import VIOLATED
 from kvscope.plan.experiment import load
 from kvscope.run import recorder
 from kvscope.run.recorder import RepeatContext, RepeatTables, Replay, RequestState
-from kvscope.runschema import MEASURED
 from kvscope.stalls import find_stalls
+from kvscope.time_sources import MEASURED
 from kvscope.workload.requests import build, to_frame
 
 from .conftest import Silent

@@ -20,7 +20,7 @@ from kvscope.plan.layers import SHIPPED_CONFIG
 from kvscope.run import supervisor
 from kvscope.run.session import Session, summary
 from kvscope.run.supervisor import Profiling, run_facts
-from kvscope.runschema import MEASURED, MODELED, REHEARSED
+from kvscope.time_sources import MEASURED, MODELED, REHEARSED
 
 pytestmark = pytest.mark.engine
 

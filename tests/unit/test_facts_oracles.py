@@ -21,7 +21,7 @@ from kvscope.oracle import NOT_APPLICABLE, VIOLATED, judge
 from kvscope.plan.parts import Conditions, TracingSettings
 from kvscope.plan.policy import HostPools, Overflow
 from kvscope.runfile import KERNEL_EVENTS, NSYS_EXPORT
-from kvscope.runschema import REHEARSED
+from kvscope.time_sources import REHEARSED
 
 from .plugged_in import plug_in
 from .report_fixture import Fake, write_experiment

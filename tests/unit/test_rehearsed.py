@@ -34,7 +34,7 @@ from kvscope.report.study import report
 from kvscope.report.tables import experiments_table
 from kvscope.results import Run
 from kvscope.runfile import file_records, read_run, write_run
-from kvscope.runschema import MEASURED, MODELED, NOT_MEASURED, REHEARSED, mark_of
+from kvscope.time_sources import MEASURED, MODELED, NOT_MEASURED, REHEARSED, mark_of
 
 from .report_fixture import Fake, write_study
 

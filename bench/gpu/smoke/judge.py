@@ -16,8 +16,8 @@ from kvscope.analyse.checklist import summary
 from kvscope.batch import make_tables
 from kvscope.layout import tables_directory
 from kvscope.runfile import TRACING, read_run
-from kvscope.runschema import MEASURED
-from kvscope.runschema import REHEARSED as REHEARSED_TIMES
+from kvscope.time_sources import MEASURED
+from kvscope.time_sources import REHEARSED as REHEARSED_TIMES
 from smoke.place import REHEARSED
 
 GIB = 2**30

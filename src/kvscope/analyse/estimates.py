@@ -23,7 +23,7 @@ from kvscope.analyse.statistics import (
     paired_ratio,
 )
 from kvscope.rounds import Interval, Rounds
-from kvscope.runschema import MODELED, REHEARSED
+from kvscope.time_sources import MODELED, REHEARSED
 
 # How a ratio was estimated, beside `modeled` and `rehearsed`: over rounds, adjusted for waiting or
 # as measured, or of means that no rounds connect.

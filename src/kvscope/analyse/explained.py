@@ -25,7 +25,7 @@ from kvscope.analyse.life import (
 )
 from kvscope.copies import KV
 from kvscope.quantities import plural, short_duration
-from kvscope.runschema import mark_of
+from kvscope.time_sources import mark_of
 
 CHOSEN = {
     "last": "as the last that was admitted",

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope.quantities import plural
-from kvscope.runschema import NOT_MEASURED, REHEARSED
+from kvscope.time_sources import NOT_MEASURED, REHEARSED
 
 WIDTH = 80
 SIGNIFICANT_DIGITS = 4

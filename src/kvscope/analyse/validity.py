@@ -13,7 +13,7 @@ from kvscope.analyse.reason import (
 from kvscope.analyse.records import Records
 from kvscope.oracle import VIOLATED, Verdict
 from kvscope.runfile import COMPLETE, IMPORTED_FROM, RECORDED
-from kvscope.runschema import MODELED
+from kvscope.time_sources import MODELED
 
 
 def check_warm_up(records: Records) -> list[Reason]:

@@ -9,7 +9,7 @@ from pydantic import Field
 from kvscope.plan.fields import MAX_THREADS, Label, Whole, impossible
 from kvscope.plan.option import Option
 from kvscope.plan.parts import Conditions
-from kvscope.runschema import BY_CLOCK, MEASURED, REHEARSED
+from kvscope.time_sources import BY_CLOCK, MEASURED, REHEARSED
 
 if TYPE_CHECKING:
     from kvscope.plan.gpu_memory import GpuMemory

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvscope.quantities import plural
-from kvscope.runschema import MODELED
+from kvscope.time_sources import MODELED
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment

@@ -23,7 +23,7 @@ from kvscope.errors import BadInput
 from kvscope.plan.device import Speed
 from kvscope.plan.repeats import StoppingRule
 from kvscope.plan.work import Work, expected_work
-from kvscope.runschema import REHEARSED
+from kvscope.time_sources import REHEARSED
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment

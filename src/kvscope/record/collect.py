@@ -9,7 +9,7 @@ from kvscope.files import remove
 from kvscope.record import replayed
 from kvscope.record.window import Window, read_window
 from kvscope.runfile import COMPLETE, NSYS_EXPORT, RECORDED, RUN_FILE, file_records, write_run
-from kvscope.runschema import MEASURED
+from kvscope.time_sources import MEASURED
 
 
 def collect_recording(directory: Path) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import kvscope
 from kvscope.record.versions import described_as_now
-from kvscope.runschema import MEASURED, REHEARSED
+from kvscope.time_sources import MEASURED, REHEARSED
 
 
 def facts_of(scheduler: Any, vllm_version: str) -> dict[str, Any]:

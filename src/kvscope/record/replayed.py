@@ -40,7 +40,7 @@ from kvscope.run.recorder import (
     kv_groups_table,
     replay,
 )
-from kvscope.runschema import MEASURED
+from kvscope.time_sources import MEASURED
 
 OFFLOADING = "OffloadingConnector"
 """vLLM's own offloading, whose orders are recorded."""

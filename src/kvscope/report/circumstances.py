@@ -11,7 +11,7 @@ from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.settings import shared_settings
 from kvscope.report.words import number_text, value_text
 from kvscope.runfile import IMPORTED_FROM, TRACING
-from kvscope.runschema import NOT_MEASURED
+from kvscope.time_sources import NOT_MEASURED
 
 GIB = 2**30
 NANOSECONDS = 1_000_000_000

@@ -24,7 +24,7 @@ from kvscope.report.words import (
     estimate_text,
     signed_percent,
 )
-from kvscope.results import rehearsal_refused
+from kvscope.time_sources import rehearsal_refused
 
 NOT_VALID, NOT_COMPARED, SAME = "not valid", "not compared", "no difference"
 

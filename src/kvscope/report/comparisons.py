@@ -26,7 +26,7 @@ from kvscope.report.settings import (
     without,
 )
 from kvscope.report.words import NBSP, decimals_for, key_title, percent, setting_words, value_words
-from kvscope.runschema import REHEARSED, mark_of
+from kvscope.time_sources import REHEARSED, mark_of
 
 # Keys whose values ask for different work: what one costs says nothing of the other.
 DIFFERENT_WORK = ("workload", "model", "seed")

@@ -14,7 +14,7 @@ from kvscope.report import theme
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import Drawing, Spec, View, number, plot_width
 from kvscope.report.words import NBSP, percent
-from kvscope.runschema import MEASURED
+from kvscope.time_sources import MEASURED
 
 TITLE = "Conditions of the measurement"
 CAPTION = (

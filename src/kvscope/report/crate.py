@@ -27,8 +27,8 @@ from kvscope.plan import manifest
 from kvscope.plan.layers import SHIPPED
 from kvscope.results import Run
 from kvscope.runfile import COMPLETE, RUN_FILE
-from kvscope.runschema import NOT_MEASURED, REHEARSED, mark_of
 from kvscope.tables import METRICS
+from kvscope.time_sources import NOT_MEASURED, REHEARSED, mark_of
 
 WORKFLOW = ("Snakefile", "workflow/rules/run.smk", "workflow/rules/report.smk")
 PROFILES = (

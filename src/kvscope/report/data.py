@@ -24,9 +24,8 @@ from kvscope.plan.question import Question
 from kvscope.quantities import plural
 from kvscope.report.latencies import Latencies, latencies_of
 from kvscope.report.settings import flat, in_tokens, names, traits
-from kvscope.results import time_source_of
 from kvscope.runfile import COMPLETE
-from kvscope.runschema import MODELED, NOT_MEASURED, REHEARSED
+from kvscope.time_sources import MODELED, NOT_MEASURED, REHEARSED, time_source_of
 
 # States of an experiment without results, beside 'failed'.
 NOT_RUN = "not run"
@@ -99,7 +98,7 @@ class ReportedRun:
 
     @cached_property
     def source(self) -> str:
-        """The source of its times, whether or not it has numbers: see `results.time_source_of`."""
+        """The source of its times, whether or not it has numbers: see `time_source_of`."""
         said = set() if self.metrics is None else {*self.metrics["time_source"]}
         with suppress(BadInput):  # of a damaged table, which shows no number
             said |= self.records.table_sources

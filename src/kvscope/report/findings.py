@@ -43,7 +43,7 @@ from kvscope.report.words import (
     signed_percent,
 )
 from kvscope.runfile import TRACING
-from kvscope.runschema import mark_of
+from kvscope.time_sources import mark_of
 
 Found = tuple[Pair, Comparison]
 DEFAULT, WORK, OVERFLOW = "throughput", "workload", "overflow"

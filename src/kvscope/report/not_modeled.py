@@ -7,7 +7,7 @@ that takes no time: a policy that offloads by it can only gain, also where nothi
 from collections.abc import Iterable
 
 from kvscope.report.data import ReportedRun
-from kvscope.runschema import MODELED
+from kvscope.time_sources import MODELED
 
 STORED = "offload_stored_bytes"  # by jobs of vLLM's offloading
 PRESSURE = ("preemptions", "prefix_cache_evictions")

@@ -12,7 +12,7 @@ from kvscope.passes import PASS_PHASES
 from kvscope.quantities import plural
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.words import number_text, percent
-from kvscope.runschema import NOT_MEASURED
+from kvscope.time_sources import NOT_MEASURED
 
 SAME_SPEED = 1.15  # the median error of a pass that a calibration is to reach, as a factor
 

@@ -26,7 +26,7 @@ from kvscope.report.words import (
     value_text,
     value_words,
 )
-from kvscope.runschema import REHEARSED
+from kvscope.time_sources import REHEARSED
 
 EXPERIMENTS_FILE = "experiments.csv"
 COMPARISONS_FILE = "comparisons.csv"

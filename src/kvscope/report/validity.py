@@ -10,7 +10,7 @@ from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED, Verdict
 from kvscope.quantities import plural
 from kvscope.report.conditions import conditions, missed_widths
 from kvscope.report.data import DAMAGED, REFUSED, RUNNING, ReportedRun, StudyData
-from kvscope.runschema import NOT_MEASURED
+from kvscope.time_sources import NOT_MEASURED
 
 
 def proofs(runs: Iterable[ReportedRun]) -> list[OutputGroup]:

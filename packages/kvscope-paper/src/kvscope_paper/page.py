@@ -16,7 +16,7 @@ from kvscope.report.data import StudyData
 from kvscope.report.pages import Page, load_template
 from kvscope.report.render import Printed, print_figures
 from kvscope.report.words import number_text, percent
-from kvscope.results import rehearsal_refused
+from kvscope.time_sources import rehearsal_refused
 from kvscope_paper.adaptive import adaptive_regret
 from kvscope_paper.claims.registry import judged
 from kvscope_paper.comparison import (

@@ -12,7 +12,7 @@ import pytest
 
 from kvscope.analyse.events import COLUMNS, Events
 from kvscope.events import K_READ, K_WRITE, V_READ
-from kvscope.runschema import MEASURED, MODELED
+from kvscope.time_sources import MEASURED, MODELED
 from kvscope_paper.claims import accesses
 from kvscope_paper.claims.judging import (
     FAILS,

@@ -10,7 +10,7 @@ from kvscope.analyse.records import Records
 from kvscope.interval import bootstrap_interval
 from kvscope.plan.devices.modeled import Modeled
 from kvscope.plan.workload import ALL_AT_ONCE
-from kvscope.runschema import MODELED
+from kvscope.time_sources import MODELED
 
 # What overflow policies do whose costs the model has.
 ACTIONS = {one.name for one in (RECOMPUTE, SWAP, ACTIVATION)}

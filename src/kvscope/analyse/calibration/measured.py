@@ -17,9 +17,9 @@ from kvscope.errors import BadInput
 from kvscope.plan.experiment import Experiment, load
 from kvscope.plan.hardware.cost import PassCost, copy_s
 from kvscope.plan.hardware.hardware import Hardware
-from kvscope.results import Run, rehearsal_refused
+from kvscope.results import Run
 from kvscope.runfile import EXPERIMENT_FILE
-from kvscope.runschema import MEASURED, REHEARSED
+from kvscope.time_sources import MEASURED, REHEARSED, rehearsal_refused
 
 # Passes of a run, of each phase: they differ little, and a fit takes as long as they are many.
 MOST_PASSES = 8

@@ -28,7 +28,8 @@ from kvscope.collect.importer import importer, kinds
 from kvscope.kv_plan import KINDS
 from kvscope.oracle import VIOLATED, Need, Oracle, Verdict, judge, verdict
 from kvscope.runfile import IMPORTED_FROM, KERNEL_EVENTS
-from kvscope.runschema import OTHER_CLOCKS, REHEARSED
+from kvscope.runschema import OTHER_CLOCKS
+from kvscope.time_sources import REHEARSED
 
 RunNeed = Need[RunTables]
 

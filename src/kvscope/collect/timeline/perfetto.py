@@ -18,7 +18,7 @@ from kvscope.collect.host_times import instants_ns
 from kvscope.collect.timeline.access_slices import FirstAccesses
 from kvscope.files import atomic_path
 from kvscope.results import Run
-from kvscope.runschema import mark_of
+from kvscope.time_sources import mark_of
 
 PASSES, TRACK_OF_LAYERS = "forward passes", "layers"
 COUNTERS = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from kvscope.copies import DEVICE_CLOCK
 from kvscope.engine.devices.platform import Platform
 from kvscope.errors import BadInput
-from kvscope.runschema import MEASURED, REHEARSED
+from kvscope.time_sources import MEASURED, REHEARSED
 
 if TYPE_CHECKING:
     from kvscope.engine.attention.cuda.tracer import CudaTracer

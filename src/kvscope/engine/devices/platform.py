@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from kvscope.copies import HOST_CLOCK, VIRTUAL_CLOCK
 from kvscope.engine.clock import Clock, HostClock
 from kvscope.plan.experiment import Experiment
-from kvscope.runschema import BY_CLOCK
+from kvscope.time_sources import BY_CLOCK
 
 if TYPE_CHECKING:
     from kvscope.engine.attention.tracer import Tracer

@@ -13,7 +13,8 @@ from kvscope.plan.hardware.family_cost import FamilyCost
 from kvscope.plan.hardware.hardware import Hardware
 from kvscope.plan.hardware.overflow_cost import OverflowCost
 from kvscope.plan.parts import Conditions
-from kvscope.runschema import MODELED, first_fault
+from kvscope.runschema import first_fault
+from kvscope.time_sources import MODELED
 
 TOKEN = 7
 """The token that every modeled request samples: nothing of the model is computed."""

@@ -10,7 +10,7 @@ from kvscope.arraytypes import Bools
 from kvscope.events import K_READ, K_WRITE, V_READ
 from kvscope.report.data import ReportedRun
 from kvscope.report.words import percent
-from kvscope.runschema import MODELED
+from kvscope.time_sources import MODELED
 from kvscope_paper.claims.judging import (
     FAILS,
     HOLDS,

@@ -7,8 +7,7 @@ from typing import Any
 
 from kvscope.analyse.records import Records, read_records
 from kvscope.errors import BadInput
-from kvscope.results import rehearsal_refused
-from kvscope.runschema import REHEARSED
+from kvscope.time_sources import REHEARSED, rehearsal_refused
 from kvscope_paper.score.trace import TracedStep, read_trace
 
 # What is compared, in the order in which a first difference is named.
