@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from kvscope.actions import ACTIVATION, RECOMPUTE, SWAP
 from kvscope.engine.overflow.adaptive import Adaptive
-from kvscope.engine.overflow.outlook import Growth
-from kvscope.engine.overflow.policy import Outlook, Victim
+from kvscope.engine.overflow.policy import Growth, Outlook, Victim
 from kvscope.errors import BadInput
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand

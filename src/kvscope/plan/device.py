@@ -80,6 +80,8 @@ class Device(Option):
     `times_layers` is false where the layers of a pass have no times of their own, because several
     are under way at once. `caches_prefixes` is false of a device whose engine has no prefix cache.
     `forces_outputs` is true if it can give the tokens of a workload whose outputs are known before.
+    `has_costs` is true if it has the numbers of a cost model itself; those of others are in a data
+    file of the device's name (`kvscope.plan.hardware`), if there is one.
     """
 
     platform: ClassVar[str]
@@ -93,6 +95,7 @@ class Device(Option):
     times_layers: ClassVar[bool] = True
     caches_prefixes: ClassVar[bool] = True
     forces_outputs: ClassVar[bool] = False
+    has_costs: ClassVar[bool] = False
     in_id: ClassVar[tuple[str, ...]] = ("threads",)
 
     threads: Annotated[Whole, Field(ge=1, le=MAX_THREADS), Label("CPU threads")] = 1

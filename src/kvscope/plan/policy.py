@@ -97,12 +97,20 @@ class Overflow(Option):
         """
         return {}
 
-    def preemption_cost(self, experiment: Conditions) -> Callable[[int], float]:
-        """A function: the seconds that preempting a request of so many tokens costs, by a model.
+    @property
+    def cost_hardware(self) -> tuple[str | None, Mapping[str, float]]:
+        """The data file of the hardware that its cost model is of, and constants in their place.
 
-        By it `victim=cheapest` chooses.
+        None stands for the experiment's device.
         """
-        return lambda tokens: 0.0
+        return None, {}
+
+    def action_alone(self, experiment: Conditions) -> Callable[[int], str]:
+        """A function: the name of the action for a victim of so many tokens that runs alone.
+
+        The host has room for it.
+        """
+        return lambda tokens: "recompute"
 
     def pool_bytes(self, experiment: Conditions) -> int:
         """Bytes of its host pool."""

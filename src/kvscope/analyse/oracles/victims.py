@@ -11,6 +11,7 @@ from kvscope.analyse.oracles.run_tables import OF_REQUEST, RunTables, bad_rows
 from kvscope.oracle import Violations
 from kvscope.plan import registry
 from kvscope.plan.policy import CHEAPEST, LAST, RANDOM, Overflow, drawn
+from kvscope.plan.preemption_cost import preemption_cost
 
 Rank = Callable[[pd.DataFrame], pd.Series]
 
@@ -73,7 +74,7 @@ def victim_wrong(run: RunTables) -> Violations:
 def _rank(run: RunTables, whom: str) -> Rank:
     if whom == CHEAPEST:
         experiment = run.records.experiment
-        seconds = experiment.overflow.preemption_cost(experiment)
+        seconds = preemption_cost(experiment.overflow, experiment)
         return lambda running: -running["tokens"].map(seconds)
     if whom == RANDOM:
         return partial(_drawn, run.records.experiment.seed)

@@ -25,8 +25,7 @@ from kvscope.engine.kv_groups import require_one_block_table
 from kvscope.engine.overflow import copies
 from kvscope.engine.overflow.connector import Blocks, SwapConnector, SwapOrders
 from kvscope.engine.overflow.host_pool import HostAllocation, HostPool
-from kvscope.engine.overflow.host_tier import VictimBlocks
-from kvscope.engine.overflow.policy import OverflowPolicy, Victim
+from kvscope.engine.overflow.policy import OverflowPolicy, Victim, VictimBlocks
 from kvscope.engine.recording import Transfer
 from kvscope.engine.scheduled import contexts, external_id
 from kvscope.plan.hardware.overflow_cost import rebuild_parts

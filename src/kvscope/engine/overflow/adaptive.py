@@ -8,17 +8,15 @@ from pydantic import Field, PrivateAttr
 
 from kvscope.actions import ACTIVATION, RECOMPUTE, SWAP, Action
 from kvscope.engine.overflow.activation import NOTED, noted_bytes
-from kvscope.engine.overflow.costs import rebuild_s, swap_s
 from kvscope.engine.overflow.policy import Outlook, Victim
 from kvscope.engine.overflow.swap import Swap, blocks_of
 from kvscope.kv_plan import KvGroup, unless_one_block_table
-from kvscope.plan.devices.modeled import Modeled
 from kvscope.plan.fields import GIB, Label, Real, impossible
 from kvscope.plan.hardware import hardware as data
-from kvscope.plan.hardware.hardware import Hardware
 from kvscope.plan.hardware.overflow_cost import OverflowCost
 from kvscope.plan.parts import Conditions
 from kvscope.plan.policy import HostPools
+from kvscope.plan.preemption_cost import cost_model, rebuild_s, swap_s
 
 
 class Pools(NamedTuple):
@@ -68,15 +66,12 @@ class Adaptive(Swap):
 
     def prepare(self, experiment: Conditions) -> None:
         """Make the cost model of the experiment."""
-        self._cost, self._pools = self.cost(experiment), self.pools(experiment)
+        self._cost, self._pools = cost_model(self, experiment), self.pools(experiment)
 
-    def numbers(self, experiment: Conditions) -> Hardware:
-        """The numbers of the hardware that the cost model is of."""
-        device = experiment.device
-        if isinstance(device, Modeled) and not self.hardware:
-            return device.numbers
-        found = data.read(self.hardware or device.name)
-        return Hardware.model_validate(found.model_dump() | self.constants)
+    @property
+    def cost_hardware(self) -> tuple[str | None, Mapping[str, float]]:
+        """The hardware and constants of its settings."""
+        return self.hardware, self.constants
 
     def engine_arguments(self, host_blocks: int) -> dict[str, Any]:
         """As many blocks of each pool."""
@@ -108,7 +103,7 @@ class Adaptive(Swap):
         memory_bytes = (self.host_gib or 0) * GIB
         if self.host_blocks or memory_bytes >= experiment.cache_blocks * sum(both):
             return both
-        cost, tokens = self.cost(experiment), max(1, experiment.engine.max_model_len // 2)
+        cost, tokens = cost_model(self, experiment), max(1, experiment.engine.max_model_len // 2)
         recompute_s = cost.recompute_s(tokens, experiment.engine.max_num_seqs - 1)
 
         def worth(way_s: float, block_bytes: int) -> tuple[float, float]:
@@ -130,7 +125,7 @@ class Adaptive(Swap):
     def check(self, experiment: Conditions) -> None:
         """Refuse a device without a cost model, and constants that no cost model has."""
         device, known = experiment.device, data.names()
-        has_numbers = isinstance(device, Modeled) and not self.hardware
+        has_numbers = device.has_costs and not self.hardware
         if not has_numbers and (self.hardware or device.name) not in known:
             raise impossible(
                 f"overflow.hardware ({self.hardware or 'null'}) must be one of {', '.join(known)} "

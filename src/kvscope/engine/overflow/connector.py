@@ -24,8 +24,8 @@ from kvscope.copies import IN, KV, OUT
 from kvscope.engine.kv_groups import groups_of, in_order, require_movable
 from kvscope.engine.overflow import copies
 from kvscope.engine.overflow.host_pool import HostPool
-from kvscope.engine.overflow.host_tier import HostTier, VictimBlocks
-from kvscope.engine.overflow.policy import Victim
+from kvscope.engine.overflow.host_tier import HostTier
+from kvscope.engine.overflow.policy import Victim, VictimBlocks
 from kvscope.engine.recording import Transfer
 from kvscope.engine.scheduled import external_id
 from kvscope.errors import BadInput

@@ -7,13 +7,8 @@ from typing import TYPE_CHECKING
 
 from vllm.v1.request import Request
 
-from kvscope.engine.overflow.outlook import (
-    Growth,
-    preempted_again,
-    preemptions,
-    resuming_together,
-)
-from kvscope.engine.overflow.policy import Outlook, Victim
+from kvscope.engine.overflow.outlook import preempted_again, preemptions, resuming_together
+from kvscope.engine.overflow.policy import Growth, Outlook, Victim
 
 if TYPE_CHECKING:
     from kvscope.engine.scheduler import RecordingScheduler

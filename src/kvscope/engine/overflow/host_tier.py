@@ -5,12 +5,12 @@ for, its worker's half what it is made of. An engine without one, or with anothe
 `HostTier` that keeps nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kvscope.actions import Action
 from kvscope.engine.clock import Clock
-from kvscope.engine.overflow.policy import OverflowPolicy, Victim
+from kvscope.engine.overflow.policy import OverflowPolicy, Victim, VictimBlocks
 from kvscope.engine.recording import Recording
 
 if TYPE_CHECKING:
@@ -19,14 +19,6 @@ if TYPE_CHECKING:
     from kvscope.engine.devices.platform import Platform
     from kvscope.engine.overflow.contents import SwapChecks
     from kvscope.engine.overflow.forecast import Forecast
-
-
-VictimBlocks = Sequence[int | None]
-"""The blocks of a victim as `kv_groups.in_order`; None for one that is not to be copied.
-
-Another running request holds it as well, so that the victim finds it in the cache when it resumes;
-or a window has left it behind.
-"""
 
 
 class HostTier:

@@ -12,21 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-
-class Growth(NamedTuple):
-    """Of a request: its tokens in the cache after this pass, and the most that it may have."""
-
-    tokens: int
-    most: int
-
-    def after(self, passes: int) -> "Growth":
-        """The same, so many passes later."""
-        return Growth(self.tokens + passes, self.most)
-
-    @property
-    def runs(self) -> bool:
-        """Whether it has not ended."""
-        return self.tokens <= self.most
+from kvscope.engine.overflow.policy import Growth
 
 
 class Preemption(NamedTuple):

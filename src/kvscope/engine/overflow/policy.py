@@ -1,24 +1,21 @@
 """The base class of overflow policies."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple, Protocol
 
 from kvscope.actions import RECOMPUTE, Action
-from kvscope.engine.overflow.costs import action_s
-from kvscope.engine.overflow.outlook import Growth
 from kvscope.errors import BadInput
-from kvscope.plan.devices.modeled import Modeled
 from kvscope.plan.fields import impossible
-from kvscope.plan.hardware import hardware as data
-from kvscope.plan.hardware.hardware import Hardware
-from kvscope.plan.hardware.overflow_cost import OverflowCost
 from kvscope.plan.parts import Conditions
-from kvscope.plan.policy import CHEAPEST, LAST, Overflow
+from kvscope.plan.policy import LAST, Overflow
 
-if TYPE_CHECKING:
-    from kvscope.engine.overflow.host_tier import HostTier, VictimBlocks
+VictimBlocks = Sequence[int | None]
+"""The blocks of a victim as `kv_groups.in_order`; None for one that is not to be copied.
+
+Another running request holds it as well, so that the victim finds it in the cache when it resumes;
+or a window has left it behind.
+"""
 
 
 @dataclass(frozen=True)
@@ -39,6 +36,22 @@ class Victim:
     activations: bool = False  # the pool has the activations of all its tokens
 
 
+class Growth(NamedTuple):
+    """Of a request: its tokens in the cache after this pass, and the most that it may have."""
+
+    tokens: int
+    most: int
+
+    def after(self, passes: int) -> "Growth":
+        """The same, so many passes later."""
+        return Growth(self.tokens + passes, self.most)
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self.tokens <= self.most
+
+
 @dataclass(frozen=True)
 class Outlook:
     """What is to come of a request that begins: its growth, and how it is at each preemption.
@@ -57,6 +70,17 @@ class Preempted:
     action: Action
     refused: bool = False  # the policy's action needs the host pool, which had no room
     predicted_s: float | None = None
+
+
+class Keeper(Protocol):
+    """What a policy asks of the memory below the KV cache: `engine.overflow.host_tier`."""
+
+    @property
+    def present(self) -> bool:
+        """Whether there is memory for an action that keeps tokens."""
+
+    def keep(self, action: Action, request_id: str, tokens: int, blocks: VictimBlocks) -> bool:
+        """Carry out the action for a victim's first tokens; False if it is to be recomputed."""
 
 
 class OverflowPolicy(Overflow):
@@ -85,43 +109,21 @@ class OverflowPolicy(Overflow):
         """Whether a subclass overrides `rank`."""
         return cls.rank is not OverflowPolicy.rank
 
-    def cost(self, experiment: Conditions) -> OverflowCost:
-        """The cost model of the experiment: that of the modeled device."""
-        device = experiment.device
-        today = Modeled.model_validate({"name": "modeled", "kernels": "vllm"})
-        modeled = device if isinstance(device, Modeled) else today
-        return modeled.cost(self.numbers(experiment), experiment)
-
-    def numbers(self, experiment: Conditions) -> Hardware:
-        """The numbers that the cost model has: of a modeled device, or of its data file."""
-        device = experiment.device
-        return device.numbers if isinstance(device, Modeled) else data.read(device.name)
-
-    def preemption_cost(self, experiment: Conditions) -> Callable[[int], float]:
-        """What the action for a request of so many tokens costs if it runs alone."""
+    def action_alone(self, experiment: Conditions) -> Callable[[int], str]:
+        """A function: the name of the action for a victim of so many tokens that runs alone."""
         self.prepare(experiment)
-        cost = self.cost(experiment)
 
-        @cache
-        def seconds(tokens: int) -> float:
-            victim = Victim("", 0, 0, tokens, 0, room=True, activations=True)
-            return action_s(cost, self.action(victim), tokens) if tokens else 0.0
+        def action_of(tokens: int) -> str:
+            return self.action(Victim("", 0, 0, tokens, 0, room=True, activations=True)).name
 
-        return seconds
+        return action_of
 
     def check(self, experiment: Conditions) -> None:
-        """Refuse a victim that the policy ranks itself, or that no cost model is there for."""
-        device, known = experiment.device, data.names()
+        """Refuse a victim where the policy ranks requests itself."""
         if self.victim != LAST and self.ranks_itself():
             raise impossible(
                 f"overflow.victim ({self.victim}) must be {LAST} with overflow={self.name}, which "
                 "ranks requests itself",
-                "overflow.victim",
-            )
-        if self.victim == CHEAPEST and not isinstance(device, Modeled) and device.name not in known:
-            raise impossible(
-                f"overflow.victim ({self.victim}) needs the numbers of device={device.name}, which "
-                f"no data file has: use one of {', '.join(known)}, or another victim",
                 "overflow.victim",
             )
 
@@ -129,7 +131,7 @@ class OverflowPolicy(Overflow):
         """The action for a victim; one that copies blocks needs a subclass of `Swap`."""
         return RECOMPUTE
 
-    def preempt(self, victim: Victim, blocks: "VictimBlocks", tier: "HostTier") -> Preempted:
+    def preempt(self, victim: Victim, blocks: VictimBlocks, tier: Keeper) -> Preempted:
         """Carry out the action for a victim with these blocks, before the scheduler frees them.
 
         It is recomputed if it has no tokens yet, or if the tier has no room to keep them.

@@ -6,6 +6,7 @@ from kvscope.engine.overflow.policy import OverflowPolicy, Victim
 from kvscope.engine.scheduled import external_id
 from kvscope.plan.parts import Conditions
 from kvscope.plan.policy import CHEAPEST, LAST, RANDOM, drawn
+from kvscope.plan.preemption_cost import preemption_cost
 
 Rank = Callable[[Victim], float]
 
@@ -25,7 +26,7 @@ def rank_of(policy: OverflowPolicy, experiment: Conditions) -> Rank | None:
     if policy.victim == LAST:
         return None
     if policy.victim == CHEAPEST:
-        seconds = policy.preemption_cost(experiment)
+        seconds = preemption_cost(policy, experiment)
         return lambda request: -seconds(request.tokens)
     if policy.victim == RANDOM:
         seed = experiment.seed

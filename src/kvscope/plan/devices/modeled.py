@@ -93,6 +93,7 @@ class Modeled(ModeledHardware):
     platform: ClassVar[str] = "kvscope.engine.devices.modeled.platform:ModeledPlatform"
     copies_awaited: ClassVar[bool] = False
     forces_outputs: ClassVar[bool] = True
+    has_costs: ClassVar[bool] = True
     # `instrumented` has the same cost, and its accesses to the cache can be traced.
     attentions: ClassVar[dict[str, Kernels]] = {
         "vllm": Kernels(layouts=None),
