@@ -4,7 +4,7 @@ import pytest
 
 from kvscope.analyse.oracles.engine_checks import ENGINE_ORACLES
 from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED, Oracle, verdict
-from kvscope.report.words import reason_in_words
+from kvscope.report.reasons import reason_in_words
 
 KEYS = {"attention_differs": "reference_checks", "swap_differs": "swap_checks"}
 oracles = pytest.mark.parametrize("oracle", ENGINE_ORACLES, ids=lambda oracle: oracle.name)

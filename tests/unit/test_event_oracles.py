@@ -18,7 +18,7 @@ from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.oracles.registry import ALL_ORACLES, NAMES, verdicts
 from kvscope.collect.oracles.run_facts import FoundBlocks, LayerTimes, RunFacts, Schedule, Sizes
 from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED
-from kvscope.report.words import reason_in_words
+from kvscope.report.reasons import reason_in_words
 
 from .kv_flushes import COLUMNS, K_READ, K_WRITE, V_READ, V_WRITE, Batch, tracing
 

@@ -23,11 +23,11 @@ from kvscope.report.findings import by_change, findings, headline, rule
 from kvscope.report.lives import lives_of
 from kvscope.report.pages import load_template, pages_of
 from kvscope.report.predictions import read_predictions
+from kvscope.report.reasons import reason_in_words
 from kvscope.report.render import Printed, for_page, pack, print_figure, scripts
 from kvscope.report.tables import experiments_table
 from kvscope.report.time_window import windows_of
 from kvscope.report.validity import checklist, verdict
-from kvscope.report.words import reason_in_words
 from kvscope.runfile import IMPORTED_FROM, PERFETTO, RECORDED
 
 HERE = Path(__file__).parent

@@ -4,9 +4,7 @@ import math
 import re
 from typing import Any
 
-from kvscope.analyse.checklist import EVERY_ORACLE
 from kvscope.analyse.metric import Measure
-from kvscope.analyse.reason import REASONS
 from kvscope.analyse.statistics import Estimate
 from kvscope.plan import registry
 from kvscope.plan.experiment import label
@@ -33,16 +31,6 @@ VALUES = {
     "all_at_once": "all at once",
     "passes": "before the recorded passes",
 }
-
-SENTENCES = {oracle.name: oracle.sentence for oracle in EVERY_ORACLE}
-MEANINGS = {kind.name: kind.meaning.replace("`", "") for kind in REASONS}
-
-
-def reason_in_words(name: str) -> str:
-    """What a validity reason means: of an oracle, the sentence that does not hold."""
-    if name in SENTENCES:
-        return f"violated: {SENTENCES[name]}"
-    return MEANINGS.get(name, name.replace("_", " "))
 
 
 def key_title(key: str) -> str:
