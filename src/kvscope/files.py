@@ -1,6 +1,5 @@
 """Atomic writes: a reader sees the old content of a file or the new one, never a part."""
 
-import fcntl
 import hashlib
 import json
 import os
@@ -8,17 +7,15 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from kvscope import limits
-from kvscope.errors import BadInput, CannotWrite, KvscopeError, reason_of
-from kvscope.processes import exit_on_signals
+from kvscope.errors import BadInput, CannotWrite
 from kvscope.reading import read_bytes
 
 TEMPORARY = ".tmp"  # suffix of a file that is being written
-SCRATCH = "kvscope-scratch-"  # prefix of a directory that its process has locked
 
 MAX_NAME = 200
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME - 1}}}")
@@ -67,51 +64,6 @@ def atomic_path(path: Path) -> Iterator[Path]:
         raise CannotWrite(path, error) from None
     finally:
         temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def scratch_directory() -> Iterator[Path]:
-    """Yield an empty directory below $TMPDIR; it is removed, also if a signal ends the process.
-
-    Those of killed processes are removed before.
-    """
-    for left in _temporary().glob(f"{SCRATCH}*"):
-        with suppress(OSError), _lock_of(left):  # of another user, or in use
-            shutil.rmtree(left)
-    try:
-        made = Path(tempfile.mkdtemp(prefix=f".{SCRATCH}"))
-    except OSError as error:
-        raise KvscopeError(
-            f"{_temporary()}: cannot be written ({reason_of(error)}); name a directory with room "
-            "in TMPDIR"
-        ) from None
-    with exit_on_signals(), _lock_of(made):
-        place = made.rename(made.with_name(made.name[1:]))  # others see it when it is locked
-        try:
-            yield place
-        finally:
-            with suppress(OSError):  # a process that was killed still ends: the next one removes it
-                shutil.rmtree(place)
-
-
-def _temporary() -> Path:
-    """The directory of temporary files; KvscopeError if none can be written."""
-    try:
-        return Path(tempfile.gettempdir())
-    except FileNotFoundError as error:
-        words = " ".join(str(error.strerror or error).split())
-        raise KvscopeError(f"{words}: name a directory with room in TMPDIR") from None
-
-
-@contextmanager
-def _lock_of(directory: Path) -> Iterator[None]:
-    """Hold a directory's lock, which ends with the process; OSError if another one holds it."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def umask() -> int:

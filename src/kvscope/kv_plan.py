@@ -9,7 +9,7 @@ import numpy as np
 from kvscope.arraytypes import Ints
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 BY_WINDOW = ("SlidingWindow", "SlidingWindowMLA")
 BY_CHUNK = ("ChunkedLocalAttention",)
@@ -102,15 +102,6 @@ def unless_movable(groups: Sequence[KvGroup], setting: str) -> str:
 def layers_apart(groups: Sequence[KvGroup]) -> int:
     """Layers whose blocks have memory of their own: layers of different groups share it."""
     return max(group.layers for group in groups)
-
-
-def token_share(steps: "pd.DataFrame", block_size: int) -> "pd.Series[float]":
-    """The share of the cache's room for tokens that is filled, one value a row of `steps`.
-
-    NaN where KV groups differ: a block is then of some layers, and a token has several or none.
-    """
-    share = steps["kv_tokens_used"] / (steps["kv_blocks_total"] * block_size)
-    return share.where(steps["group_blocks_used"].isna())
 
 
 @dataclass(frozen=True)

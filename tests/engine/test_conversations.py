@@ -10,6 +10,7 @@ import pytest
 
 from kvscope.analyse.check import check_run
 from kvscope.analyse.outputs import output_hashes
+from kvscope.analyse.planned import experiment_of
 from kvscope.analyse.records import Records, read_records
 from kvscope.oracle import HELD, VIOLATED
 from kvscope.plan.grid import expand
@@ -85,7 +86,7 @@ def test_a_turn_comes_when_the_one_before_has_finished_and_is_given_its_tokens(
     made = closed(device, f"overflow={overflow}")
     rows = made.table("requests")
     assert rows["preemptions"].sum()
-    due = {one.request_id: one for one in build(made.records.experiment)}
+    due = {one.request_id: one for one in build(experiment_of(made.records))}
     for _, repeat in rows.groupby("repeat"):
         ends = repeat.set_index("request_id")["finished_s"]
         for row in repeat.itertuples():
@@ -144,7 +145,7 @@ def test_without_time_to_think_modeled_passes_are_those_of_the_model_computed(
 @pytest.mark.parametrize("device", DEVICES)
 def test_published_traces_are_served(run: Runner, device: str, words: tuple[str, ...]) -> None:
     made = run(*words, "cache.blocks=24", "overflow=swap", *DEVICES[device], "repeats=1")
-    assert len(made.table("requests")) == len(build(made.records.experiment))
+    assert len(made.table("requests")) == len(build(experiment_of(made.records)))
 
 
 def test_forced_tokens_hide_no_fault_of_the_cache(closed: Runner) -> None:
@@ -160,7 +161,7 @@ def test_forced_tokens_hide_no_fault_of_the_cache(closed: Runner) -> None:
 def test_a_turn_finds_what_was_generated_before(closed: Runner, device: str) -> None:
     words = ("cache.block_size=32", "workload.output_tokens=60", "workload.growth_tokens=4")
     made = closed(device, *words, "cache.blocks=30", "cache.prefix_caching=true")
-    requests = {one.request_id: one for one in build(made.records.experiment)}
+    requests = {one.request_id: one for one in build(experiment_of(made.records))}
     hits = made.table("batch").groupby("request_id")["hit_tokens"].max()
     assert any(
         hits[one.request_id] > len(requests[one.after[0]].prompt_token_ids) + 32

@@ -12,6 +12,7 @@ import pytest
 from kvscope import runfile
 from kvscope.analyse.calibration.measured import require_one_attention
 from kvscope.analyse.check import check_run
+from kvscope.analyse.planned import confirm_settings, experiment_of
 from kvscope.analyse.records import Records
 from kvscope.cli import main
 from kvscope.errors import BadInput
@@ -83,8 +84,8 @@ def write_run(directory: Path, experiment_id: str, settings: dict[str, Any]) -> 
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "run": lambda run: load(run / "experiment.yaml"),
-    "analyse": lambda run: Records(run).settings,
-    "intervals and predictions": lambda run: Records(run).experiment,
+    "analyse": lambda run: confirm_settings(Records(run)),
+    "intervals and predictions": lambda run: experiment_of(Records(run)),
     "calibrate": lambda run: require_one_attention([run]),
     "collect and report": read_settings,
 }

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope.errors import BadInput
-from kvscope.files import check_name, read_json, scratch_directory
+from kvscope.files import check_name, read_json
+from kvscope.scratch import scratch_directory
 
 
 @pytest.mark.parametrize("name", ["quickstart", "tiny-opt", "a.b_c-1", "3", "A" * 200])
@@ -63,7 +64,7 @@ def test_a_scratch_directory_of_a_killed_process_is_removed_by_the_next(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     program = (
-        "import os; from kvscope.files import scratch_directory as made\n"
+        "import os; from kvscope.scratch import scratch_directory as made\n"
         "with made() as place: (place / 'file').touch(); os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", program])

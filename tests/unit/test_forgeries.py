@@ -27,7 +27,8 @@ from kvscope.analyse.experiment import analyse
 from kvscope.cli import main
 from kvscope.collect.collector import collect_run
 from kvscope.errors import CannotWrite
-from kvscope.files import scratch_directory, write_json
+from kvscope.files import write_json
+from kvscope.scratch import scratch_directory
 
 from .kv_flushes import Batch, tracing, write_flushes
 from .report_fixture import Fake, write_experiment

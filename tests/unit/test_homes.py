@@ -12,7 +12,7 @@ import pytest
 from kvscope import homes
 from kvscope.cli import main
 from kvscope.errors import KvscopeError
-from kvscope.files import scratch_directory
+from kvscope.scratch import scratch_directory
 
 ROOT = Path(__file__).parents[2]
 REASONS = {"full": "No space left on device", "read-only": "Read-only file system"}

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from kvscope import tables
 from kvscope.analyse.events import Events, read_events
+from kvscope.analyse.records import Records, kept
 from kvscope.analyse.reuse import Bursts, Reuses, bursts_of, keys, reuses_of, starts_of
 from kvscope.arraytypes import Int64s
 from kvscope.events import K_READ
@@ -104,6 +105,15 @@ def find_trace(run: Path, facts: dict[str, Any], made: Path | None = None) -> Kv
     preemptions, hits = run / tables.PREEMPTIONS.file, run / tables.HITS.file
     found = hits if hits.exists() else None
     return KvTrace(path, layer, head, step, block_bytes, preemptions=preemptions, hits=found)
+
+
+@kept
+def trace_of(records: Records) -> KvTrace | None:
+    """The KV events of records; None if they have none."""
+    if records.repeat is None:
+        return find_trace(records.directory, records.facts, records.tables_directory)
+    whole = trace_of(records.whole)
+    return whole and whole.of_repeat(records.repeat)
 
 
 def has_rows(path: Path) -> bool:

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from kvscope.analyse.access import ACCESS_FREE_SHARE
+from kvscope.analyse.access import ACCESS_FREE_SHARE, trace_of
 from kvscope.analyse.metric import Metric
 from kvscope.analyse.records import Records
 
@@ -12,7 +12,8 @@ def _metric(
     name: str, unit: str, heading: str, formula: str, needs_all: str = "", **display: Any
 ) -> Metric:
     def of(records: Records) -> float:
-        return records.trace.metric(name, records.steps) if records.trace else math.nan
+        trace = trace_of(records)
+        return trace.metric(name, records.steps) if trace else math.nan
 
     return Metric(name, unit, heading, formula, of, needs_all=needs_all, **display)
 

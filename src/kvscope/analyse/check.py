@@ -19,7 +19,7 @@ from kvscope.analyse.experiment import analyse
 from kvscope.analyse.records import read_records
 from kvscope.collect.collector import collect_run
 from kvscope.errors import BadInput, CannotWrite, KvscopeError
-from kvscope.files import read_json, scratch_directory
+from kvscope.files import read_json
 from kvscope.layout import tables_directory
 from kvscope.oracle import VIOLATED, Verdict
 from kvscope.plan.experiment import read_settings, unknown_options
@@ -36,6 +36,7 @@ from kvscope.runfile import (
     read_run,
     require_collected,
 )
+from kvscope.scratch import scratch_directory
 
 STAGES = (COLLECTED, ANALYSED)
 

@@ -16,6 +16,7 @@ from kvscope.analyse.checklist import checklist
 from kvscope.analyse.circumstances import find_circumstances
 from kvscope.analyse.metric import Metric
 from kvscope.analyse.metrics import METRICS
+from kvscope.analyse.planned import confirm_settings
 from kvscope.analyse.reason import Reason
 from kvscope.analyse.records import Records, read_records
 from kvscope.analyse.statistics import Estimate, estimate, widen
@@ -32,6 +33,7 @@ def analyse(run: Path, out: Path, **known: Any) -> pd.DataFrame:
     Raises BadInput if records are missing or damaged.
     """
     records = read_records(run, **known)
+    confirm_settings(records)
     verdicts = checklist(records, collected=True)
     reasons = find_reasons(records, verdicts)
     repeats = repeat_metrics(records, run_sha256(run))

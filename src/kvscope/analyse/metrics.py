@@ -16,7 +16,7 @@ from kvscope.analyse import access_metrics, offloading, overhead
 from kvscope.analyse.metric import Metric, metric, plugin_metrics
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Floats
-from kvscope.kv_plan import token_share
+from kvscope.kv_use import token_share
 from kvscope.passes import DECODE, MIXED, PREFILL
 from kvscope.runfile import RECORDED
 

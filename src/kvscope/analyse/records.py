@@ -1,17 +1,21 @@
-"""The records of a run for analysis: tables, settings, KV events, expected pass durations."""
+"""The records of a run for analysis: tables, settings, expected pass durations.
 
-from collections.abc import Iterator
-from functools import cached_property
+What else follows from records is a function of them, `kept` as long as they are: `access.trace_of`,
+`planned.experiment_of`.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 import pandas as pd
 
-from kvscope.analyse.access import KvTrace, find_trace
 from kvscope.analyse.pass_durations import PassDurations
 from kvscope.copies import ACTIVATIONS, IN, KV, OUT
 from kvscope.errors import BadInput
-from kvscope.plan.experiment import Experiment, load, read_settings
+from kvscope.plan.documents import load_mapping
 from kvscope.results import Run
 from kvscope.runfile import EXPERIMENT_FILE, FAILED, require_unchanged
 from kvscope.runschema import TRANSFERS as TRANSFERS_SINCE
@@ -23,22 +27,13 @@ class Records(Run):
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The settings in experiment.yaml, whose id is the run's; empty if the run has none."""
-        require_unchanged(self.directory, self.facts, EXPERIMENT_FILE)
-        return read_settings(self.directory)
+        """The settings in experiment.yaml; empty if the run has none.
 
-    @cached_property
-    def experiment(self) -> Experiment:
-        """The experiment; BadInput if the run has none, or one that cannot be used here."""
+        `planned.confirm_settings` holds them against the run's id.
+        """
         require_unchanged(self.directory, self.facts, EXPERIMENT_FILE)
-        return load(self.directory / EXPERIMENT_FILE)
-
-    @cached_property
-    def trace(self) -> KvTrace | None:
-        """The KV events; None if the run has none."""
-        if self.repeat is None:
-            return find_trace(self.directory, self.facts, self.tables_directory)
-        return self.whole.trace and self.whole.trace.of_repeat(self.repeat)
+        path = self.directory / EXPERIMENT_FILE
+        return load_mapping(path) if path.exists() else {}
 
     @cached_property
     def pass_durations(self) -> PassDurations:
@@ -114,6 +109,22 @@ class Records(Run):
     def valid_repeats(self) -> Iterator[Self]:
         """The repeats that metrics are computed from, the `timed` ones."""
         yield from map(self.of_repeat, self.timed)
+
+
+Found = TypeVar("Found")
+
+
+def kept(function: Callable[[Records], Found]) -> Callable[[Records], Found]:
+    """A function of records that is computed once for each; its value must not refer to them."""
+    known: WeakKeyDictionary[Records, Found] = WeakKeyDictionary()
+
+    @wraps(function)
+    def of(records: Records) -> Found:
+        if records not in known:
+            known[records] = function(records)
+        return known[records]
+
+    return of
 
 
 def counted_repeats(facts: dict[str, Any]) -> list[dict[str, Any]]:

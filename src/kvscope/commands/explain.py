@@ -41,9 +41,11 @@ def explain(given: argparse.Namespace) -> int:
 
 def _lives(given: argparse.Namespace) -> "Lives":
     from kvscope.analyse.life import Lives
+    from kvscope.analyse.planned import confirm_settings
     from kvscope.analyse.records import read_records
 
     records = read_records(given.run)
+    confirm_settings(records)
     number = given.repeat if given.repeat is not None else min(records.timed, default=0)
     if number not in records.numbers:
         known = ", ".join(map(str, records.numbers)) or "none"

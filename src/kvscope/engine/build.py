@@ -27,7 +27,7 @@ from kvscope.errors import BadInput, KvscopeError
 from kvscope.kv_plan import KINDS, KvGroup
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.option import Option
-from kvscope.plan.parts import VLLM_0_4_2
+from kvscope.setting_values import VLLM_0_4_2
 
 if TYPE_CHECKING:
     from kvscope.engine.attention.tracer import Tracer

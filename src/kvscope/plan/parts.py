@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from kvscope.plan.device import Device
     from kvscope.plan.policy import Batching, Overflow
 
-VLLM_0_4_2 = "vllm-0.4.2"  # the release that the paper ran
 EVENT_BYTES, EVENT_BUFFERS = 32, 2  # of a recorded KV event; filled and emptied in turns
 
 

@@ -8,8 +8,9 @@ from kvscope.kv_plan import unless_one_block_table
 from kvscope.plan import registry
 from kvscope.plan.fields import impossible
 from kvscope.plan.hardware import hardware
-from kvscope.plan.parts import VLLM_0_4_2, CacheSettings, Conditions, TracingSettings
+from kvscope.plan.parts import CacheSettings, Conditions, TracingSettings
 from kvscope.plan.policy import CHEAPEST
+from kvscope.setting_values import VLLM_0_4_2
 
 SIZES = CacheSettings.one_of
 # Overflow policies whose victims resume in the pass that admits them.

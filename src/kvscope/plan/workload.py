@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from kvscope.plan.fields import MAX_TOKENS, Label, Rate, Seconds, impossible
 from kvscope.plan.option import Option
 from kvscope.plan.parts import Conditions
+from kvscope.setting_values import ALL_AT_ONCE
 
-ALL_AT_ONCE: Final = "all_at_once"
 BY_PASS: Final = "passes"
 
 

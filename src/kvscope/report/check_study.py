@@ -11,7 +11,6 @@ from pathlib import Path
 
 from kvscope.analyse.differences import AGAIN, table_differences, value_differences
 from kvscope.errors import BadInput
-from kvscope.files import scratch_directory
 from kvscope.layout import UNFINISHED
 from kvscope.plan import manifest
 from kvscope.plan.grid import expand
@@ -20,6 +19,7 @@ from kvscope.report.data import StudyData
 from kvscope.report.load import load_study
 from kvscope.report.pages import pages_of
 from kvscope.report.tables import STUDY_FILES, write_tables
+from kvscope.scratch import scratch_directory
 
 PRINTED = 2e-6
 """Numbers in a CSV file are equal up to this share: they have six digits at least."""

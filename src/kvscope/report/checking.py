@@ -15,9 +15,9 @@ from pathlib import Path
 from kvscope import processes
 from kvscope.analyse.check import CheckResult, inspect_run
 from kvscope.errors import KvscopeError
-from kvscope.files import scratch_directory
 from kvscope.quantities import plural, rough_duration
 from kvscope.report.check_study import study_complaints
+from kvscope.scratch import scratch_directory
 
 # Seconds of a core, fitted to the modeled study of the paper. Of other machines, and of runs of
 # another kind, the estimate is wrong at first: what has been checked corrects it.

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.analyse.access import KvTrace, has_rows
+from kvscope.analyse.access import KvTrace, has_rows, trace_of
 from kvscope.analyse.estimates import Estimates, ExperimentMetrics
 from kvscope.analyse.metric import Measure
 from kvscope.analyse.records import Records
@@ -153,7 +153,7 @@ class ReportedRun:
     @cached_property
     def trace(self) -> KvTrace | None:
         """Its KV events; None if there are none."""
-        found = self.records.trace
+        found = trace_of(self.records)
         return found if found and has_rows(found.path) else None
 
     @cached_property

@@ -20,12 +20,7 @@ from typing import Any
 from kvscope import runfile
 from kvscope.engine.devices.platform import platform_of
 from kvscope.errors import BadInput
-from kvscope.files import (
-    make_directory,
-    read_json,
-    scratch_directory,
-    write_json,
-)
+from kvscope.files import make_directory, read_json, write_json
 from kvscope.machine import system_text
 from kvscope.plan import together
 from kvscope.plan.experiment import Experiment
@@ -42,6 +37,7 @@ from kvscope.run.placement import gpu_clocks, placement
 from kvscope.run.profiled import profile
 from kvscope.run.rounds import PROFILED, Group, Member, hold_locks
 from kvscope.run.supervisor import Profiling, choose_profiler
+from kvscope.scratch import scratch_directory
 
 CAMPAIGN = "campaign.json"  # of an attempt
 ID_DIGITS = 12

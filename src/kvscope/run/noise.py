@@ -15,7 +15,7 @@ import numpy as np
 from kvscope import rounds
 from kvscope.engine.devices.platform import platform_of
 from kvscope.errors import KvscopeError
-from kvscope.files import make_directory, scratch_directory, write_text
+from kvscope.files import make_directory, write_text
 from kvscope.machine import load_1min
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.grid import expand
@@ -25,6 +25,7 @@ from kvscope.run.environment import measured_environment
 from kvscope.run.requirements import require_vllm
 from kvscope.run.rounds import Group, Member, hold_locks
 from kvscope.runfile import EXPERIMENT_FILE
+from kvscope.scratch import scratch_directory
 
 # A cache that overflows, in a repeat of about a second: short enough for many rounds in a minute.
 OVERRIDES = ("workload=fixed", "workload.num_requests=12", "cache.blocks=48", "profiler=none")

@@ -20,12 +20,7 @@ from typing import Any
 from kvscope import runfile
 from kvscope.engine.devices.platform import platform_of
 from kvscope.errors import BadInput
-from kvscope.files import (
-    follow_umask,
-    make_directory,
-    scratch_directory,
-    write_text,
-)
+from kvscope.files import follow_umask, make_directory, write_text
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.resources import check_memory
 from kvscope.processes import end_with_parent, exit_on_signals, kill
@@ -41,6 +36,7 @@ from kvscope.run.progress import PROGRESS_FILE, read_progress
 from kvscope.run.provenance import hardware, option_origins, versions
 from kvscope.run.requirements import require_vllm
 from kvscope.runfile import ATTEMPT, EXPERIMENT_FILE, LOG_FILE
+from kvscope.scratch import scratch_directory
 from kvscope.workload import requests
 
 SECONDS_BETWEEN_LOOKS = 0.2

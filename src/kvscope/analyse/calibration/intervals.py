@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from kvscope.actions import ACTIVATION, RECOMPUTE, SWAP
 from kvscope.analyse.calibration.recosting import Recosting
 from kvscope.analyse.metric import Metric
+from kvscope.analyse.planned import experiment_of
 from kvscope.analyse.records import Records
 from kvscope.interval import bootstrap_interval
 from kvscope.plan.devices.modeled import Modeled
-from kvscope.plan.workload import ALL_AT_ONCE
+from kvscope.setting_values import ALL_AT_ONCE
 from kvscope.time_sources import MODELED
 
 # What overflow policies do whose costs the model has.
@@ -27,7 +28,7 @@ def modeled_intervals(records: Records, values: Mapping[Metric, float]) -> dict[
     """
     if records.time_source != MODELED or records.steps.empty:
         return {}
-    experiment = records.experiment
+    experiment = experiment_of(records)
     fits = experiment.device.fits if isinstance(experiment.device, Modeled) else ()
     known = experiment.workload.arrival == ALL_AT_ONCE and not records.has_followers
     known &= ACTIONS.issuperset(records.preemptions["policy"].dropna()) and records.jobs.empty

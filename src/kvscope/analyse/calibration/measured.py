@@ -10,6 +10,7 @@ import pandas as pd
 
 from kvscope.analyse.calibration.fit import Observation, Parameter, Values
 from kvscope.analyse.checklist import checklist
+from kvscope.analyse.planned import experiment_of
 from kvscope.analyse.records import Records, read_records
 from kvscope.analyse.validity import find_reasons
 from kvscope.copies import DIRECTIONS, KV
@@ -50,7 +51,7 @@ def observations(directories: Iterable[Path]) -> list[Observation]:
     for directory in directories:
         records = read_records(directory)
         require_measured([directory])
-        experiment = records.experiment
+        experiment = experiment_of(records)
         name = directory.resolve().name
         found += [*_passes(records, experiment, name), *_gaps(records, name)]
         found += _copies(records, experiment, name)

@@ -8,6 +8,7 @@ import pandas as pd
 from kvscope.analyse.calibration.measured import require_measured
 from kvscope.analyse.loads import loads_of
 from kvscope.analyse.moves import Moves
+from kvscope.analyse.planned import experiment_of
 from kvscope.analyse.records import Records, read_records
 from kvscope.arraytypes import Floats
 from kvscope.errors import BadInput
@@ -24,7 +25,7 @@ def predicted_passes(hardware: Hardware, directory: Path) -> pd.DataFrame:
     """
     records = read_records(directory)
     require_measured([directory])
-    experiment = records.experiment
+    experiment = experiment_of(records)
     frames = []
     for repeat in records.valid_repeats():
         steps = repeat.steps.sort_values("step")

@@ -8,6 +8,7 @@ import pandas as pd
 from kvscope.analyse.oracles.held import contexts, group_blocks, held_before
 from kvscope.analyse.oracles.run_tables import RunTables, bad_rows, combine
 from kvscope.analyse.oracles.settings import differing
+from kvscope.analyse.planned import experiment_of
 from kvscope.arraytypes import Ints
 from kvscope.kv_plan import BY_CHUNK, BY_WINDOW
 from kvscope.oracle import Violations
@@ -43,7 +44,7 @@ def groups_differ(run: RunTables) -> Violations:
 
     The block of a state is for all tokens of the longest request.
     """
-    asked = run.records.experiment
+    asked = experiment_of(run.records)
     longest = asked.engine.max_model_len
     due = [replace(of, block_tokens=longest) if of.state else of for of in asked.kv_groups]
     found, expected = (sorted(map(str, groups)) for groups in (run.kv_groups, due))

@@ -17,6 +17,7 @@ from kvscope.analyse.loads import loads_of
 from kvscope.analyse.moves import Moves, save_s_of
 from kvscope.analyse.oracles.facts import device_class
 from kvscope.analyse.oracles.run_tables import NANOSECONDS, RunTables, bad_rows, combine
+from kvscope.analyse.planned import experiment_of
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Bools, Floats, Ints
 from kvscope.collect.kv.flushes import read_flushes
@@ -38,7 +39,7 @@ def is_modeled(run: RunTables) -> bool:
 
 def cost_of(run: RunTables) -> OverflowCost:
     """What passes and copies cost by the settings."""
-    experiment = run.records.experiment
+    experiment = experiment_of(run.records)
     device = experiment.device
     assert isinstance(device, Modeled)
     return device.cost(device.numbers, experiment)
@@ -347,7 +348,7 @@ def modeled_facts_wrong(run: RunTables) -> Violations:
 
     Those are the predictions of its cost model.
     """
-    experiment, requests = run.records.experiment, run.records.workload
+    experiment, requests = experiment_of(run.records), run.records.workload
     first = requests["arrival_s"] <= requests["arrival_s"].min() + NANOSECONDS
     batch = requests[first & (experiment.warmup > 0)]
     lengths = [*zip(batch["prompt_tokens"], batch["output_tokens"], strict=True)]
@@ -358,7 +359,7 @@ def modeled_facts_wrong(run: RunTables) -> Violations:
 
 
 def _batches_differ(run: RunTables, repeat: Records) -> Violations:
-    experiment = run.records.experiment
+    experiment = experiment_of(run.records)
     passes_s = cache(lambda lengths: experiment.device.passes_s(experiment, lengths))
     steps = run.steps[run.steps["repeat"] == repeat.repeat].reset_index(drop=True)
     waiting = repeat.requests.sort_values("arrival_s", kind="stable")

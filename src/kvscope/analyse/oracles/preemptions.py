@@ -19,10 +19,11 @@ from kvscope.analyse.oracles.run_tables import (
     last_until,
 )
 from kvscope.analyse.oracles.victims import is_ranked, policy_of
+from kvscope.analyse.planned import experiment_of
 from kvscope.copies import IN, OUT
 from kvscope.oracle import Violations
-from kvscope.plan.parts import VLLM_0_4_2
 from kvscope.plan.policy import Overflow
+from kvscope.setting_values import VLLM_0_4_2
 
 COMMON = ("policy", "refused", "tokens", "predicted_s")
 """Columns with the same value at a preemption and at its resumption."""
@@ -142,7 +143,7 @@ def prediction_wrong(run: RunTables) -> Violations | None:
     """
     if policy_of(run).predictions_s is Overflow.predictions_s:
         return None
-    experiment, lost = run.records.experiment, run.victims[run.victims["tokens"] > 0]
+    experiment, lost = experiment_of(run.records), run.victims[run.victims["tokens"] > 0]
     overflow, beside = experiment.overflow, range(experiment.engine.max_num_seqs)
     predicted = cache(lambda *of: overflow.predictions_s(experiment, *of))
     wrong = []

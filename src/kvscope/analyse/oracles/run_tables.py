@@ -18,10 +18,9 @@ from kvscope.arraytypes import Bools, Ints
 from kvscope.kv_plan import KvGroup, has_one_block_table
 from kvscope.oracle import NONE, Violations
 from kvscope.passes import PREFILL
-from kvscope.plan.parts import VLLM_0_4_2
-from kvscope.plan.workload import ALL_AT_ONCE
 from kvscope.runfile import IMPORTED_FROM, RECORDED
 from kvscope.runschema import OTHER_CLOCKS
+from kvscope.setting_values import ALL_AT_ONCE, VLLM_0_4_2
 
 OF_REQUEST = ["repeat", "request_id"]
 OF_PASS = ["repeat", "step"]

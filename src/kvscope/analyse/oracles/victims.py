@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from kvscope.analyse.oracles.run_tables import OF_REQUEST, RunTables, bad_rows
+from kvscope.analyse.planned import experiment_of
 from kvscope.oracle import Violations
 from kvscope.plan import registry
 from kvscope.plan.policy import CHEAPEST, LAST, RANDOM, Overflow, drawn
@@ -73,11 +74,11 @@ def victim_wrong(run: RunTables) -> Violations:
 
 def _rank(run: RunTables, whom: str) -> Rank:
     if whom == CHEAPEST:
-        experiment = run.records.experiment
+        experiment = experiment_of(run.records)
         seconds = preemption_cost(experiment.overflow, experiment)
         return lambda running: -running["tokens"].map(seconds)
     if whom == RANDOM:
-        return partial(_drawn, run.records.experiment.seed)
+        return partial(_drawn, experiment_of(run.records).seed)
     return RANKS[whom]
 
 

@@ -10,6 +10,7 @@ from kvscope.analyse.oracles.run_tables import (
     bad_rows,
     differ,
 )
+from kvscope.analyse.planned import experiment_of
 from kvscope.errors import BadInput
 from kvscope.oracle import Violations
 from kvscope.plan.experiment import Experiment
@@ -37,7 +38,7 @@ def workload_differs(run: RunTables) -> Violations | None:
     Not applicable where the workload's file is not here.
     """
     try:
-        due = to_frame(build(run.records.experiment))
+        due = to_frame(build(experiment_of(run.records)))
     except BadInput:
         return None
     found = run.records.workload.reset_index(drop=True)

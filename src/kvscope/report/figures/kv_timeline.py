@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.kv_plan import token_share
+from kvscope.kv_use import token_share
 from kvscope.plan.figures import Axes
 from kvscope.report import theme
 from kvscope.report.data import ReportedRun, StudyData

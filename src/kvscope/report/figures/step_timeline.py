@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.kv_plan import token_share
+from kvscope.kv_use import token_share
 from kvscope.plan.figures import Axes
 from kvscope.quantities import plural
 from kvscope.report import theme
