@@ -7,14 +7,14 @@ registers a function that returns a table of its documents in the entry-point gr
 
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from kvscope import plugins
+from kvscope import evidence, plugins
 from kvscope.analyse import access_metrics
 from kvscope.analyse.checklist import FACTS
 from kvscope.analyse.circumstances import CIRCUMSTANCES
@@ -31,6 +31,7 @@ from kvscope.plan.figures import GROUP as FIGURE
 from kvscope.plan.hardware import hardware
 from kvscope.report.figures.registry import figures
 from kvscope.tables import TABLES, Table
+from kvscope.tables.column import ROLES
 
 _BLOCK = re.compile(r"<!-- generated: ([\w ]+) -->\n.*?<!-- end -->", re.DOTALL)
 GROUP = "kvscope.document"
@@ -87,10 +88,21 @@ def _figures_table() -> str:
 
 def _columns_table(table: Table) -> str:
     rows = [
-        (f"`{column.name}`", str(column.type).replace("item: ", ""), column.meaning)
+        (
+            f"`{column.name}`",
+            str(column.type).replace("item: ", ""),
+            column.role,
+            ", ".join(column.evidence) or "–",
+            column.meaning,
+        )
         for column in table.columns
     ]
-    return f"One row: {table.row}.\n\n" + markdown(("column", "type", "meaning"), rows)
+    header = ("column", "type", "role", "evidence", "meaning")
+    return f"One row: {table.row}.\n\n" + markdown(header, rows)
+
+
+def _words_table(word: str, meanings: Mapping[str, str]) -> str:
+    return markdown((word, "meaning"), [(f"`{name}`", text) for name, text in meanings.items()])
 
 
 def _fitted_numbers_table() -> str:
@@ -109,9 +121,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "reasons": lambda: markdown(
         ("reason", "meaning"), [(f"`{kind.name}`", kind.meaning) for kind in REASONS]
     ),
-    "circumstances": lambda: markdown(
-        ("circumstance", "meaning"), [(f"`{name}`", text) for name, text in CIRCUMSTANCES.items()]
-    ),
+    "circumstances": partial(_words_table, "circumstance", CIRCUMSTANCES),
+    "roles": partial(_words_table, "role", ROLES),
+    "evidence": partial(_words_table, "evidence", evidence.MEANINGS),
     "oracles": lambda: _oracles_table((*ROWS, *ORACLES, *FACTS)),
     "oracles of KV events": lambda: _oracles_table(ALL_ORACLES),
     "fitted numbers": _fitted_numbers_table,

@@ -1,4 +1,8 @@
-"""The table `transfers` of runs of before schema version 3, whose copies are columns elsewhere."""
+"""Runs of earlier schema versions, read as runs of today: their evidence, and their copies.
+
+Before version 4, run.json did not list evidence. Before version 3, copies were columns of other
+tables.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -7,11 +11,54 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from kvscope import tables
+from kvscope import evidence, tables
 from kvscope.copies import ACTIVATIONS, IN, KV, OUT, clock_of
+from kvscope.runfile import EXPERIMENT_FILE, IMPORTED_FROM, RECORDED
+from kvscope.runschema import TRANSFERS
 
 OF_A_COPY = {"swap_out_s": OUT, "swap_in_s": IN}
 """Columns of `preemptions` that had the seconds of a copy."""
+
+
+def evidence_of(directory: Path, facts: dict[str, Any]) -> frozenset[str]:
+    """The evidence that the run in `directory` has, whose run.json (`facts`) does not list it.
+
+    Published files gave what an import found, and no evidence.
+    """
+    if IMPORTED_FROM in facts:
+        return frozenset()
+    lacking, files = set(), facts.get("files", ())
+    if (server := facts.get(RECORDED)) is not None:
+        lacking |= {evidence.SETTINGS, evidence.TOKEN_IDS}
+        if server.get("first_step"):
+            lacking.add(evidence.PASSES)
+        if server.get("overlapping"):
+            lacking.add(evidence.ORDER)
+        if server.get("connector"):
+            lacking |= {evidence.HOST_POOL, evidence.COPIES, evidence.JOBS}
+    elif EXPERIMENT_FILE not in files:
+        lacking.add(evidence.SETTINGS)
+    if tables.KV_GROUPS.file not in files:
+        lacking.add(evidence.KV_GROUPS)
+    if facts.get("schema", TRANSFERS) < TRANSFERS:
+        lacking.add(evidence.COPIES)  # sizes and times of saves
+    batch = _names(directory / tables.BATCH.file)
+    if "saved_tokens" not in batch:
+        lacking.add(evidence.HOST_POOL)
+    if "hit_tokens" not in batch:
+        lacking.add(evidence.TOKEN_IDS)
+    if "loaded_tokens" not in batch or "load_wait_s" not in _names(directory / tables.STEPS.file):
+        lacking.add(evidence.JOBS)
+    return evidence.ALL - lacking
+
+
+def _names(path: Path) -> list[str]:
+    """The columns of a table's file; none if it is not there."""
+    if not path.exists():
+        return []
+    with tables.reading(path):
+        names: list[str] = pq.read_schema(path).names
+    return names
 
 
 def read_transfers(directory: Path, facts: dict[str, Any]) -> pd.DataFrame:

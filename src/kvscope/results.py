@@ -88,6 +88,13 @@ class Run:
         return runfile.read_run(self.directory)
 
     @cached_property
+    def evidence(self) -> frozenset[str]:
+        """What its records hold (`kvscope.evidence`)."""
+        if "evidence" in self.facts:
+            return frozenset(self.facts["evidence"])
+        return earlier.evidence_of(self.directory, self.facts)
+
+    @cached_property
     def tables_directory(self) -> Path:
         """The directory of the run's collected tables and metrics."""
         return tables_directory(self.directory)

@@ -6,15 +6,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope import tables
+from kvscope import evidence, tables
 from kvscope.errors import BadInput
 from kvscope.files import atomic_path, write_text_if_changed
+from kvscope.tables.column import KEY, ROLES
 
 LAYER_ROWS = st.lists(
     st.tuples(
         st.integers(0, 9), st.integers(0, 9), st.integers(0, 99), st.floats(0, 1), st.floats(0, 1)
     )
 )
+
+
+COLUMNS = [(table, column) for table in tables.TABLES.values() for column in table.columns]
+
+
+def test_every_column_has_a_role_and_evidence_by_known_names():
+    assert {column.role for _, column in COLUMNS} == set(ROLES)
+    assert {word for _, column in COLUMNS for word in column.evidence} <= evidence.ALL
+
+
+@pytest.mark.parametrize("table", tables.HOST_TABLES, ids=lambda table: table.name)
+def test_a_row_has_a_key_that_a_run_never_lacks(table):
+    keys = [column for column in table.columns if column.role == KEY]
+    assert [column.name for column in keys] == table.keys
+    assert keys
+    assert not any(column.evidence for column in keys)
 
 
 @given(LAYER_ROWS)

@@ -26,6 +26,7 @@ from kvscope.report.words import (
     value_text,
     value_words,
 )
+from kvscope.tables.column import derived, fact
 from kvscope.time_sources import REHEARSED
 
 EXPERIMENTS_FILE = "experiments.csv"
@@ -37,13 +38,13 @@ HARDLY = 0.02  # of the largest value: within it, a metric hardly varies
 MOST = 0.8  # of the experiments: if more have one value, a key hardly varies
 MOST_COMPARED = 24  # experiments, of which each is compared with each
 
-ADJUSTED = tables.Column("adjusted", tables.BOOL, "whether value is as if nothing had waited")
+ADJUSTED = derived("adjusted", tables.BOOL, "whether value is as if nothing had waited")
 
 
 def study_metrics(keys: tuple[str, ...]) -> tables.Table:
     """The `metrics` table with one text column a varied key after the experiment, and ADJUSTED."""
     first, *rest = tables.METRICS.columns
-    varied = (tables.Column(key, tables.TEXT, f"value of {key}; null if none") for key in keys)
+    varied = (fact(key, tables.TEXT, f"value of {key}; null if none") for key in keys)
     return tables.Table(tables.METRICS.name, tables.METRICS.row, (first, *varied, *rest, ADJUSTED))
 
 

@@ -36,6 +36,7 @@ class RunTables:
     def __init__(self, records: Records) -> None:
         self.records = records
         self.facts = records.facts
+        self.evidence = records.evidence
 
     def section(self, name: str) -> Mapping[str, Any]:
         """A section of the experiment's settings; empty if the run has none."""

@@ -8,7 +8,6 @@ import pandas as pd
 from kvscope import tables
 from kvscope.analyse.oracles.run_tables import (
     OF_PASS,
-    OF_REQUEST,
     RunTables,
     bad_rows,
     combine,
@@ -16,71 +15,20 @@ from kvscope.analyse.oracles.run_tables import (
 from kvscope.arraytypes import Bools
 from kvscope.copies import clock_of
 from kvscope.oracle import Violations
-from kvscope.runfile import RECORDED
-from kvscope.runschema import TRANSFERS
+from kvscope.tables.column import RUNS, TOLD, Table
 
-KEYS = {
-    "workload": ["request_id"],
-    "requests": OF_REQUEST,
-    "steps": OF_PASS,
-    "batch": [*OF_REQUEST, "step"],
-    "preemptions": [*OF_REQUEST, "step", "event"],
-    "transfers": [*OF_REQUEST, "step", "direction", "kind", "job"],
-    "hits": [*OF_REQUEST, "step", "block_position"],
-    "evictions": [*OF_PASS, "block"],
-    "kv_groups": ["kv_group"],
-    "layers": [*OF_PASS, "layer"],
-}
-# Columns that may be null.
-NULLABLE = {
-    "workload": {
-        "arrival_s",  # null of a request that follows others, or comes before a pass
-        *("conversation", "turn", "after", "think_s", "output_token_ids"),
-        *("arrival_pass", "abort_pass"),
-    },
-    # Of earlier versions and imports, where nothing is saved, found or loaded.
-    "batch": {
-        *("saved_tokens", "hit_tokens", "own_hit_tokens", "loaded_tokens"),
-        *("draft_tokens", "accepted_tokens"),  # of runs without speculative decoding
-    },
-    "steps": {"load_wait_s", "group_blocks_used", "kv_bytes_used", "context_bytes"},
-    "kv_groups": {"window_tokens"},
-    "requests": {
-        *("first_scheduled_s", "first_token_s"),  # null if it was aborted earlier
-        *("conversation", "turn", "chosen_sha256"),
-    },
-    "preemptions": {
-        *("wait_s", "recomputed_tokens", "predicted_s", "cost_s"),
-        *("scheduled_tokens", "shared_blocks", "hit_tokens", "own_hit_tokens"),
-        *("group_blocks", "kv_bytes"),
-    },
-    "transfers": {
-        *("request_id", "rebuild_s", "job", "ordered_s", "first_block", "loaded_blocks"),
-        *("awaited_step", "arrived_step"),
-    },
-}
+OF_VICTIMS = ["shared_blocks", "scheduled_tokens"]
+"""Columns of `preemptions` that all preemptions of a run have, or none."""
 OF_RESUMPTIONS = ["wait_s", "recomputed_tokens", "hit_tokens", "own_hit_tokens"]
 """Columns of `preemptions` that all resumptions of a run have, or none."""
-OF_A_COPY = {"start_s", "end_s", "blocks"}
-"""Columns of `transfers` that may be null in runs of before that table."""
-NULLABLE_IN_IMPORTS = {
-    *("schedule_s", "forward_s", "kv_tokens_used", "time_s"),
-    *("bytes", "copy_s", "start_s", "end_s"),
-}
-"""Further columns that may be null in imported runs."""
-NULLABLE_IN_RECORDINGS = {
-    *("prompt_token_ids", "output_sha256"),
-    *("first_scheduled_s", "first_token_s"),  # before the recording's window
-}
-"""Further columns that may be null in recordings of a server, which have no tokens."""
 
 
 def row_repeated(run: RunTables) -> Violations:
     """No table has two rows with the same key."""
     return combine(
         *(
-            _bad(name, frame, frame.duplicated(KEYS[name]), "duplicate row")
-            for name, frame in _frames(run)
+            _bad(table.name, frame, frame.duplicated(table.keys), "duplicate row")
+            for table, frame in _tables(run)
         )
     )
 
@@ -88,24 +36,35 @@ def row_repeated(run: RunTables) -> Violations:
 def value_missing(run: RunTables) -> Violations:
     """Every column that must not be null has a finite value in every row.
 
-    A request arrives by itself, after others, or before a pass. What was found in the prefix cache
-    or shared with other requests, and what a resumption cost, is known of all rows of a run or of
-    none.
+    A column whose evidence the run lacks has a value in every row or in none, unless it is told.
+    So has what some runs do not know, such as what was found in the prefix cache, or what a
+    resumption cost. A request arrives by itself, after others, or before a pass.
     """
     requests = run.records.workload
     nowhere = requests[["arrival_s", "after", "arrival_pass"]].isna().all(axis=1)
     return combine(
-        *(_missing(run, name, frame) for name, frame in _frames(run)),
+        *(_missing(run, table, frame) for table, frame in _tables(run)),
         _bad(
             "workload",
             requests,
             nowhere,
             "has no arrival_s, follows no request and comes before no pass",
         ),
-        _missing_in_some("preemptions", run.victims, ["shared_blocks", "scheduled_tokens"]),
+        _missing_in_some("preemptions", run.victims, OF_VICTIMS),
         _missing_in_some("preemptions", run.resumptions, OF_RESUMPTIONS),
-        _missing_in_some("batch", run.batch, ["hit_tokens", "own_hit_tokens"]),
-        _missing_in_some("batch", run.batch, ["draft_tokens", "accepted_tokens"]),
+    )
+
+
+def _missing(run: RunTables, table: Table, frame: pd.DataFrame) -> Violations:
+    known = {column.name: run.evidence >= {*column.evidence} for column in table.columns}
+    always = [column for column in table.columns if not column.null]
+    due = [column.name for column in always if known[column.name]]
+    together = [column.name for column in table.columns if column.null == RUNS]
+    together += [c.name for c in always if not known[c.name] and c.role != TOLD]
+    absent = frame[due].isna() | frame[due].isin([np.inf, -np.inf])
+    return combine(
+        _bad_cell(table.name, frame, absent, "has no finite value"),
+        _missing_in_some(table.name, frame, together),
     )
 
 
@@ -114,24 +73,12 @@ def _missing_in_some(name: str, frame: pd.DataFrame, columns: list[str]) -> Viol
     return _bad_cell(name, frame, absent, "has no value, as other rows have")
 
 
-def _missing(run: RunTables, name: str, frame: pd.DataFrame) -> Violations:
-    optional = NULLABLE.get(name, set()) | (NULLABLE_IN_IMPORTS if run.imported else set())
-    optional |= NULLABLE_IN_RECORDINGS if RECORDED in run.facts else set()
-    if name == tables.TRANSFERS.name and run.facts.get("schema", TRANSFERS) < TRANSFERS:
-        optional |= OF_A_COPY
-    if name == tables.TRANSFERS.name and RECORDED in run.facts:
-        optional |= {"start_s", "end_s", "copy_s"}
-    due = [column for column in tables.TABLES[name].names if column not in optional]
-    absent = frame[due].isna() | frame[due].isin([np.inf, -np.inf])
-    return _bad_cell(name, frame, absent, "has no finite value")
-
-
 def value_negative(run: RunTables) -> Violations:
     """No time, duration, size or count is negative."""
     return combine(
         *(
-            _bad_cell(name, frame, frame.select_dtypes("number") < 0, "is negative")
-            for name, frame in _frames(run)
+            _bad_cell(table.name, frame, frame.select_dtypes("number") < 0, "is negative")
+            for table, frame in _tables(run)
         )
     )
 
@@ -144,8 +91,8 @@ def time_source_differs(run: RunTables) -> Violations:
     return combine(
         _bad("transfers", copies, copies["clock"] != clock, f"clock is not {clock}"),
         *(
-            _bad(name, frame, frame["time_source"] != source, of_run)
-            for name, frame in _frames(run)
+            _bad(table.name, frame, frame["time_source"] != source, of_run)
+            for table, frame in _tables(run)
             if "time_source" in frame
         ),
     )
@@ -159,7 +106,8 @@ def row_without_owner(run: RunTables) -> Violations:
     passes = pd.MultiIndex.from_frame(run.steps[OF_PASS])
     known = set(run.records.workload["request_id"])
     found: list[Violations] = [_gap(run)]
-    for name, frame in _frames(run):
+    for table, frame in _tables(run):
+        name = table.name
         if "step" in frame and name != "steps":
             strange = ~pd.MultiIndex.from_frame(frame[OF_PASS]).isin(passes)
             found.append(_bad(name, frame, strange, "no such pass"))
@@ -191,6 +139,6 @@ def _gap(run: RunTables) -> Violations:
     )
 
 
-def _frames(run: RunTables) -> Iterator[tuple[str, pd.DataFrame]]:
+def _tables(run: RunTables) -> Iterator[tuple[Table, pd.DataFrame]]:
     for table in tables.HOST_TABLES:
-        yield table.name, getattr(run.records, table.name)
+        yield table, getattr(run.records, table.name)
