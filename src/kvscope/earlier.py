@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from kvscope import evidence, tables
 from kvscope.copies import ACTIVATIONS, IN, KV, OUT, clock_of
-from kvscope.runfile import EXPERIMENT_FILE, IMPORTED_FROM, RECORDED
+from kvscope.runfile import IMPORTED_FROM, RECORDED
 from kvscope.runschema import TRANSFERS
 
 OF_A_COPY = {"swap_out_s": OUT, "swap_in_s": IN}
@@ -27,29 +27,31 @@ def evidence_of(directory: Path, facts: dict[str, Any]) -> frozenset[str]:
     """
     if IMPORTED_FROM in facts:
         return frozenset()
-    lacking, files = set(), facts.get("files", ())
-    if (server := facts.get(RECORDED)) is not None:
-        lacking |= {evidence.SETTINGS, evidence.TOKEN_IDS}
-        if server.get("first_step"):
-            lacking.add(evidence.PASSES)
-        if server.get("overlapping"):
-            lacking.add(evidence.ORDER)
-        if server.get("connector"):
-            lacking |= {evidence.HOST_POOL, evidence.COPIES, evidence.JOBS}
-    elif EXPERIMENT_FILE not in files:
-        lacking.add(evidence.SETTINGS)
-    if tables.KV_GROUPS.file not in files:
+    if RECORDED in facts:
+        return evidence.of_recording(facts[RECORDED]) - _not_recorded(directory)
+    lacking = _not_recorded(directory)
+    if tables.KV_GROUPS.file not in facts.get("files", ()):
         lacking.add(evidence.KV_GROUPS)
-    if facts.get("schema", TRANSFERS) < TRANSFERS:
-        lacking.add(evidence.COPIES)  # sizes and times of saves
+    if facts.get("schema", TRANSFERS) < TRANSFERS and _lack_times(read_transfers(directory, facts)):
+        lacking.add(evidence.COPIES)
+    return evidence.ALL - lacking
+
+
+def _lack_times(copies: pd.DataFrame) -> bool:
+    return bool(copies[["blocks", "start_s", "end_s"]].isna().any(axis=None))
+
+
+def _not_recorded(directory: Path) -> set[str]:
+    """Evidence for which the tables of a run lack the columns, which are younger than the run."""
+    lacking = set()
     batch = _names(directory / tables.BATCH.file)
     if "saved_tokens" not in batch:
         lacking.add(evidence.HOST_POOL)
     if "hit_tokens" not in batch:
-        lacking.add(evidence.TOKEN_IDS)
+        lacking.add(evidence.PREFIXES)
     if "loaded_tokens" not in batch or "load_wait_s" not in _names(directory / tables.STEPS.file):
         lacking.add(evidence.JOBS)
-    return evidence.ALL - lacking
+    return lacking
 
 
 def _names(path: Path) -> list[str]:

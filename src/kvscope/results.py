@@ -28,7 +28,7 @@ from kvscope.layout import (
     study_directory,
     tables_directory,
 )
-from kvscope.runschema import TRANSFERS
+from kvscope.runschema import EVIDENCE, TRANSFERS
 from kvscope.tables import ANALYSIS_TABLES, COMPARISONS, HOST_TABLES, METRICS, Table
 from kvscope.time_sources import BY_CLOCK, time_source_of
 
@@ -90,9 +90,9 @@ class Run:
     @cached_property
     def evidence(self) -> frozenset[str]:
         """What its records hold (`kvscope.evidence`)."""
-        if "evidence" in self.facts:
-            return frozenset(self.facts["evidence"])
-        return earlier.evidence_of(self.directory, self.facts)
+        if self.facts.get("schema", EVIDENCE) < EVIDENCE:
+            return earlier.evidence_of(self.directory, self.facts)
+        return frozenset(self.facts.get("evidence", ()))
 
     @cached_property
     def tables_directory(self) -> Path:

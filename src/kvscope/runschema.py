@@ -9,9 +9,11 @@ from kvscope.reading import short_repr
 
 OTHER_CLOCKS = 2
 """Since version 2, `clock.repeats` has other clocks, and `warmup.copies` the rates of copies."""
-VERSION = TRANSFERS = 3
+TRANSFERS = 3
 """Since version 3, runs have the table `transfers`."""
-READABLE = (1, OTHER_CLOCKS, VERSION)
+VERSION = EVIDENCE = 4
+"""Since version 4, run.json lists the `evidence` that a run has."""
+READABLE = (1, OTHER_CLOCKS, TRANSFERS, VERSION)
 
 Whole = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Real = Annotated[float, Field(allow_inf_nan=False)]
@@ -228,6 +230,7 @@ class RunRecord(Record):
     files: dict[FileName, FileRecord]
     reason: str | None = None
     time_source: str = ABSENT
+    evidence: Texts = []
     profiler: ProfilerRecord = ABSENT
     versions: dict[str, str | None] = {}
     hardware: HardwareRecord = ABSENT

@@ -15,6 +15,7 @@ from kvscope import runfile, tables
 from kvscope.analyse.experiment import analyse
 from kvscope.copies import copies_of
 from kvscope.disturbed import SHARES
+from kvscope.evidence import ALL
 from kvscope.files import write_json
 from kvscope.stalls import find_stalls, shape_classes
 
@@ -79,6 +80,7 @@ class Fake:
     noise: float = 0.01
     warm: bool = True  # else nothing was served before the repeats, and it is not valid
     engine: dict[str, Any] = field(default_factory=dict)  # facts that its device adds
+    evidence: frozenset[str] = ALL
     status: str | None = "complete"  # None: it has not run
     reason: str | None = None
     log: str = "all went well\n"
@@ -448,6 +450,7 @@ def facts(fake: Fake) -> dict[str, Any]:
         "status": fake.status,
         "reason": fake.reason,
         "time_source": fake.source,
+        "evidence": sorted(fake.evidence),
         "profiler": {
             "requested": "auto", "used": "none", "reason": "Nsight Systems is not here",
             "version": None,

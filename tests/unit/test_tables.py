@@ -75,7 +75,7 @@ def test_another_schema_version_is_refused(tmp_path):
     tables.write(tables.LAYERS, tables.LAYERS.empty(), path)
     table = pq.read_table(path)
     pq.write_table(table.replace_schema_metadata({"kvscope.schema_version": "99"}), path)
-    with pytest.raises(BadInput, match="schema version 99, expected 2 or 3"):
+    with pytest.raises(BadInput, match="schema version 99, expected 2 or 3 or 4"):
         tables.read(tables.LAYERS, path)
 
 

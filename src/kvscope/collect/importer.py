@@ -4,7 +4,7 @@ A package registers an `Importer` in the entry-point group `kvscope.importer`, b
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,11 @@ class Importer:
 
     `write` takes the files, the run's directory and the name of a series, or None; it returns a
     summary, or '', and raises BadInput if the files are not of the kind. `has_series`: a file may
-    hold several runs, of which --series names one. `stalls_by_duration`: the durations of the
-    passes say which of them stalled, as in runs by kvscope.
+    hold several runs, of which --series names one.
     """
 
     write: Callable[[Sequence[Path], Path, str | None], str]
     has_series: bool = False
-    stalls_by_duration: bool = True
 
 
 def kinds() -> tuple[str, ...]:
@@ -64,8 +62,10 @@ def import_run(kind: str, paths: Sequence[Path], out: Path, series: str | None =
     return found.write(paths, out, series)
 
 
-def provenance(kind: str, paths: Sequence[Path], series: str | None = None) -> dict[str, Any]:
-    """What run.json says of where a run came from.
+def provenance(
+    kind: str, paths: Sequence[Path], series: str | None = None, evidence: Collection[str] = ()
+) -> dict[str, Any]:
+    """What run.json says of where a run came from, and of the `evidence` that it has.
 
     The id depends on the files' content, not on their order.
     """
@@ -78,6 +78,7 @@ def provenance(kind: str, paths: Sequence[Path], series: str | None = None) -> d
         "status": COMPLETE,
         "reason": None,
         "time_source": PUBLISHED,
+        "evidence": sorted(evidence),
         IMPORTED_FROM: {"kind": kind, "series": series, "files": files},
         "versions": {"kvscope": kvscope.__version__},
     }

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from kvscope.evidence import ALL
 from kvscope.plan.fields import MAX_THREADS, Label, Whole, impossible
 from kvscope.plan.option import Option
 from kvscope.plan.parts import Conditions
@@ -82,6 +83,8 @@ class Device(Option):
     `forces_outputs` is true if it can give the tokens of a workload whose outputs are known before.
     `has_costs` is true if it has the numbers of a cost model itself; those of others are in a data
     file of the device's name (`kvscope.plan.hardware`), if there is one.
+
+    `evidence` is what its runs have.
     """
 
     platform: ClassVar[str]
@@ -96,6 +99,7 @@ class Device(Option):
     caches_prefixes: ClassVar[bool] = True
     forces_outputs: ClassVar[bool] = False
     has_costs: ClassVar[bool] = False
+    evidence: ClassVar[frozenset[str]] = ALL
     in_id: ClassVar[tuple[str, ...]] = ("threads",)
 
     threads: Annotated[Whole, Field(ge=1, le=MAX_THREADS), Label("CPU threads")] = 1

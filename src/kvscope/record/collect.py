@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import kvscope
-from kvscope import tables
+from kvscope import evidence, tables
 from kvscope.files import remove
 from kvscope.record import replayed
 from kvscope.record.window import Window, read_window
@@ -49,6 +49,11 @@ def _profiler(directory: Path, window: Window) -> dict[str, Any]:
 def _facts(directory: Path, made: replayed.Replayed) -> dict[str, Any]:
     facts, begin = made.window.facts, made.window.begin
     groups = made.kv_groups
+    server = facts | {
+        "notes": made.window.notes,
+        "overlapping": made.overlapping,
+        "first_step": begin.step,
+    }
     return {
         "experiment_id": f"recording-{facts['recording']}",
         "status": COMPLETE,
@@ -75,10 +80,6 @@ def _facts(directory: Path, made: replayed.Replayed) -> dict[str, Any]:
             "times_layers": False,
         },
         "profiler": _profiler(directory, made.window),
-        RECORDED: facts
-        | {
-            "notes": made.window.notes,
-            "overlapping": made.overlapping,
-            "first_step": begin.step,
-        },
+        "evidence": sorted(evidence.of_recording(server)),
+        RECORDED: server,
     }

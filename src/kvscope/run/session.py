@@ -325,6 +325,7 @@ def summary(session: Session) -> dict[str, Any]:
     transfers = _concat(tables.TRANSFERS, [repeat.transfers for repeat in session.warm_up])
     return {
         "time_source": session.platform.time_source,
+        "evidence": sorted(session.experiment.device.evidence),
         "repeats": session.experiment.stopping.facts(
             len(session.throughputs), half_width_share(session.throughputs)
         ),

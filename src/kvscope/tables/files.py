@@ -19,7 +19,8 @@ from kvscope.tables.column import SCHEMA_VERSION, Table
 if TYPE_CHECKING:  # the workflow, which reads no table, does without
     import pandas as pd
 
-READABLE = ("2", str(SCHEMA_VERSION))
+EARLIER = ("2", "3")
+READABLE = (*EARLIER, str(SCHEMA_VERSION))
 """Versions of files that can be read; `kvscope.earlier` makes `transfers` of what version 2 has."""
 
 _ADDED = {
@@ -61,7 +62,7 @@ _ADDED = {
         "arrived_step",
     ),
 }
-"""Columns that files of these versions may lack, as they were added since."""
+"""Columns that files of earlier versions may lack, as they were added since."""
 
 
 def to_arrow(table: Table, frame: pd.DataFrame) -> pa.Table:
@@ -121,7 +122,7 @@ def check_file(table: Table, path: Path) -> str | None:
         return f"{path}: {rows:,} rows in {size:,} bytes, more than a table has"
     for column in table.columns:
         times = found.names.count(column.name)
-        if not times and column.name in _ADDED.get(table.name, ()):
+        if not times and version in EARLIER and column.name in _ADDED.get(table.name, ()):
             continue
         if times != 1:
             many = f"is there {times} times" if times else "is missing"

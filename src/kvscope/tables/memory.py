@@ -89,9 +89,9 @@ TRANSFERS = Table(
 _BLOCK = "physical block of the KV cache"
 _POSITION = "the block's place in either request, from 0"
 _CACHED = (
-    witnessed("owner", TEXT, "request that computed the block", "passes", "token_ids"),
+    witnessed("owner", TEXT, "request that computed the block", "passes", "prefixes"),
     witnessed(
-        "cached_step", I32, "pass that computed the block's last token", "passes", "token_ids"
+        "cached_step", I32, "pass that computed the block's last token", "passes", "prefixes"
     ),
 )
 
@@ -102,12 +102,12 @@ HITS = Table(
         REPEAT,
         key("step", I32, "pass that admitted or resumed it"),
         key("request_id", TEXT, "request that found the block"),
-        witnessed("block", I32, _BLOCK, "passes", "token_ids"),
+        witnessed("block", I32, _BLOCK, "passes", "prefixes"),
         key("block_position", I32, _POSITION),
         *_CACHED,
         derived("resumed", BOOL, "it was preempted, and has not run since", "passes"),
         witnessed(
-            "in_use", BOOL, "other running requests hold the block as well", "passes", "token_ids"
+            "in_use", BOOL, "other running requests hold the block as well", "passes", "prefixes"
         ),
     ),
 )
@@ -118,14 +118,14 @@ EVICTIONS = Table(
     (
         REPEAT,
         key("step", I32, "pass that was being scheduled"),
-        witnessed("request_id", TEXT, "request that needed the room", "passes", "token_ids"),
+        witnessed("request_id", TEXT, "request that needed the room", "passes", "prefixes"),
         key("block", I32, _BLOCK),
-        witnessed("block_position", I32, _POSITION, "passes", "token_ids"),
+        witnessed("block_position", I32, _POSITION, "passes", "prefixes"),
         *_CACHED,
         derived(
             "age_s", F64, "seconds from the start of cached_step to that of step", "passes", "clock"
         ),
-        witnessed("hits", I32, "times that the block was found", "passes", "token_ids"),
+        witnessed("hits", I32, "times that the block was found", "passes", "prefixes"),
     ),
 )
 

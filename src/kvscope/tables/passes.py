@@ -66,7 +66,7 @@ STEPS = Table(
         ),
         witnessed("host_blocks_used", I32, "blocks in use in the host pool", "passes", "host_pool"),
         fact("host_blocks_total", I32, "blocks of the host pool; 0 where there is none"),
-        derived("stalled", BOOL, "the pass took far longer than others of its class"),
+        derived("stalled", BOOL, "the pass took far longer than others of its class", "stalls"),
         SOURCE,
         told(
             "load_wait_s",
@@ -107,7 +107,7 @@ STEPS = Table(
 
 BATCH = Table(
     "batch",
-    "one request in one forward pass",
+    "one request in one forward pass; those of a pass are in the order in which it was scheduled",
     (
         REPEAT,
         STEP,
@@ -130,14 +130,14 @@ BATCH = Table(
             I32,
             "of context_tokens, those found in the prefix cache as the pass admitted or resumed it",
             "passes",
-            "token_ids",
+            "prefixes",
         ),
         derived(
             "own_hit_tokens",
             I32,
             "of hit_tokens, those of blocks that it had computed",
             "passes",
-            "token_ids",
+            "prefixes",
         ),
         witnessed(
             "loaded_tokens",
@@ -203,7 +203,7 @@ PREEMPTIONS = Table(
             I32,
             "preempt only: of blocks, those that other running requests hold as well",
             "passes",
-            "token_ids",
+            "prefixes",
             null=ROWS,
         ),
         witnessed("tokens", I32, "its tokens in the cache when preempted", "passes"),

@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from kvscope.evidence import ALL, KV_GROUPS
 from kvscope.plan.device import Device, Kernels, Speed
 from kvscope.plan.devices.modeled import ModeledHardware
 from kvscope.plan.fields import GIB, Count, Gib, Label, Real, impossible
@@ -33,6 +34,7 @@ class OffloadDevice(Device):
     in_id: ClassVar[tuple[str, ...]] = ("threads", "policy")
     times_layers: ClassVar[bool] = False
     caches_prefixes: ClassVar[bool] = False
+    evidence: ClassVar[frozenset[str]] = ALL - {KV_GROUPS}
     torch_device: ClassVar[str]
 
     policy: Annotated[str, Label("offload policy", "{}")] = "hybrid"

@@ -7,6 +7,7 @@ off.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from kvscope import evidence
 from kvscope.actions import NATIVE, copies_blocks, rebuilds_blocks
 from kvscope.analyse.oracles.run_tables import OF_REQUEST, RunTables, counts_of
 from kvscope.analyse.oracles.settings import Pair, differing
@@ -28,7 +29,7 @@ from kvscope.runfile import (
     RECORDED,
     TRACING,
 )
-from kvscope.runschema import OTHER_CLOCKS
+from kvscope.runschema import EVIDENCE, OTHER_CLOCKS
 from kvscope.stalls import shape_classes
 from kvscope.tables import OF_PREFIX_CACHE
 
@@ -43,6 +44,8 @@ STRIDES = ("step_stride", "layer_stride", "head_stride")
 def origin_wrong(facts: Facts) -> Violations:
     """A run has an experiment.yaml, unless run.json names the files, or the server, that it is of.
 
+    It lists the evidence that such a run has.
+
     An imported run has times of `published` source, a known kind, the id of its files, and nothing
     that only a measurement has.
     """
@@ -51,6 +54,9 @@ def origin_wrong(facts: Facts) -> Violations:
 
 def _of_own_run(facts: Facts) -> Iterator[Pair]:
     own = RECORDED not in facts
+    due = evidence.OWN if own else evidence.of_recording(facts[RECORDED])
+    if facts.get("schema", EVIDENCE) >= EVIDENCE and facts.get("status") == COMPLETE:
+        yield "evidence that is missing", sorted(due - {*facts.get("evidence", ())}), []
     yield f"whether {EXPERIMENT_FILE} is recorded", EXPERIMENT_FILE in facts["files"], own
     yield "faults of a run by kvscope", facts.get("faults", []), []
     if facts.get("status") == COMPLETE:
@@ -86,6 +92,8 @@ def _of_device(run: RunTables) -> Iterator[Pair]:
     device = device_class(name)
     source, allowed = run.facts.get("time_source"), device.time_sources()
     yield "time_source", source, source if source in allowed else device.time_source
+    if run.facts.get("schema", EVIDENCE) >= EVIDENCE:
+        yield "evidence that is missing", sorted(device.evidence - run.evidence), []
     yield "engine.copies_awaited", made.get("copies_awaited", False), device.copies_awaited
     yield "engine.computes", made.get("computes", True), device.allocates
     yield "engine.times_layers", made.get("times_layers", True), device.times_layers

@@ -17,6 +17,7 @@ from kvscope.analyse.oracles.run_tables import (
     last_until,
 )
 from kvscope.copies import KV, OUT
+from kvscope.evidence import JOBS
 from kvscope.oracle import Violations
 
 OF_JOBS = ["ordered_s", "first_block", "loaded_blocks", "awaited_step", "arrived_step"]
@@ -39,7 +40,7 @@ def job_malformed(run: RunTables) -> Violations:
     turned = jobs.groupby("repeat")["ordered_s"].diff() < -TOLERANCE_S
     back = ~stores & jobs[["loaded_blocks", "awaited_step"]].notna().any(axis=1)
     back |= stores & jobs["arrived_step"].notna()
-    unknown = bool(run.recorded)  # how much of it was loaded
+    unknown = JOBS not in run.evidence  # how much of it was loaded
     used = stores & ~((jobs["loaded_blocks"] <= jobs["blocks"]) | unknown)
     late = jobs["awaited_step"] < jobs["step"]
     return combine(

@@ -24,164 +24,173 @@ from kvscope.analyse.oracles import (
 )
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.records import Records
-from kvscope.collect.importer import importer, kinds
+from kvscope.evidence import (
+    BLOCKS,
+    CLOCK,
+    COPIES,
+    JOBS,
+    KV_GROUPS,
+    ORDER,
+    PASSES,
+    PREFIXES,
+    SETTINGS,
+    STALLS,
+    TOKEN_IDS,
+)
 from kvscope.kv_plan import KINDS
 from kvscope.oracle import VIOLATED, Need, Oracle, Verdict, judge, verdict
-from kvscope.runfile import IMPORTED_FROM, KERNEL_EVENTS
+from kvscope.runfile import KERNEL_EVENTS
 from kvscope.runschema import OTHER_CLOCKS
 from kvscope.time_sources import REHEARSED
 
 RunNeed = Need[RunTables]
 
 
-def _recorded(words: str, also: Callable[[RunTables], bool] = lambda _: True) -> RunNeed:
-    """A need that imported runs and cut recordings never meet, as they lack records."""
-    return Need(words, lambda run: not run.imported and not run.cut and also(run))
+def _need(
+    words: str, *evidence: str, also: Callable[[RunTables], bool] = lambda _: True
+) -> RunNeed:
+    """A need of evidence, and of what only some runs have."""
+    return Need(words, lambda run: run.evidence.issuperset(evidence) and also(run))
 
 
-def _flags_by_duration(run: RunTables) -> bool:
-    """False of an imported run of which something else says which passes stalled."""
-    if IMPORTED_FROM not in run.facts:
-        return True
-    kind = run.facts[IMPORTED_FROM]["kind"]
-    return kind in kinds() and importer(kind).stalls_by_duration
+def _seen(
+    words: str, *evidence: str, also: Callable[[RunTables], bool] = lambda _: True
+) -> RunNeed:
+    """The same, and of all passes with their times."""
+    return _need(words, PASSES, CLOCK, *evidence, also=also)
+
+
+def _has_column(table: str, name: str) -> Callable[[RunTables], bool]:
+    """Whether some row of a table has a value in a column."""
+    return lambda run: bool(getattr(run.records, table)[name].notna().any())
 
 
 def _blocks_follow(run: RunTables) -> bool:
-    """Whether a request's blocks follow from its tokens.
-
-    Not in a recorded server with KV groups of other kinds, or that differ and cache prefixes; nor
-    where requests keep the blocks of drafts that were wrong, or hold some that a connector fills.
-    """
-    known = all(group.kind in KINDS for group in run.kv_groups)
-    kept = bool(run.recorded.get("draft_tokens") or run.recorded.get("connector"))
-    return known and not kept and not (run.groups_differ and run.recorded.get("prefix_caching"))
+    """Whether blocks follow from tokens: drafts that were wrong leave theirs with their request."""
+    return not run.most_drafts and all(group.kind in KINDS for group in run.kv_groups)
 
 
-_PASSES = _recorded("passes recorded by kvscope")
-_SETTINGS = _recorded("an experiment.yaml", lambda run: bool(run.records.settings))
-_WORKLOAD = _recorded("a complete experiment.yaml", workload.has_all_settings)
-_PROFILED = _recorded("an export of Nsight Systems", profiled.is_profiled)
-_MODELED_EVENTS = _recorded(
+def _preempts(run: RunTables) -> bool:
+    return not run.records.preemptions.empty
+
+
+_PASSES = _seen("all passes, and their times")
+_SETTINGS = _seen("an experiment.yaml", SETTINGS, also=lambda run: bool(run.records.settings))
+_WORKLOAD = _seen("a complete experiment.yaml", SETTINGS, also=workload.has_all_settings)
+_PROFILED = _seen("an export of Nsight Systems", also=profiled.is_profiled)
+_MODELED_EVENTS = _seen(
     "KV events of device modeled",
-    lambda run: modeled.is_modeled(run) and KERNEL_EVENTS in run.facts["files"],
+    also=lambda run: modeled.is_modeled(run) and KERNEL_EVENTS in run.facts["files"],
 )
-_BATCHES = _recorded("a device that models whole batches", modeled.predicts_batches)
-_MODELED = _recorded("device modeled", modeled.is_modeled)
-_MODELED_TOKENS = _recorded(
+_BATCHES = _seen("a device that models whole batches", also=modeled.predicts_batches)
+_MODELED = _seen("device modeled", also=modeled.is_modeled)
+_MODELED_TOKENS = _seen(
     "tokens of a modeled device",
-    lambda run: modeled.is_modeled(run) or modeled.predicts_batches(run),
+    also=lambda run: modeled.is_modeled(run) or modeled.predicts_batches(run),
 )
-_LAYERS = _recorded(
+_LAYERS = _seen(
     "times of the layers",
-    lambda run: (
+    also=lambda run: (
         bool(run.engine.get("layers"))
         and run.engine.get("computes", True)
         and run.engine.get("times_layers", True)
     ),
 )
-_GROUPS = _recorded("KV groups", lambda run: bool(run.kv_groups))
-_IN_BYTES = _recorded(
+_GROUPS = _seen("KV groups", also=lambda run: bool(run.kv_groups))
+_IN_BYTES = _seen(
     "use of the cache in bytes, and a complete experiment.yaml",
-    lambda run: bool(run.steps["kv_bytes_used"].notna().any()) and workload.has_all_settings(run),
+    SETTINGS,
+    also=lambda run: (
+        bool(run.steps["kv_bytes_used"].notna().any()) and workload.has_all_settings(run)
+    ),
 )
-_ACTIVATIONS_KEPT = _recorded(
+_ACTIVATIONS_KEPT = _seen(
     "activations in place of K and V",
-    lambda run: (
+    also=lambda run: (
         bool(run.steps["context_bytes"].notna().any())
         and run.engine.get("activation_block_bytes", 0) > 0
     ),
 )
-_BY_GROUP = _recorded(
-    "blocks recorded by KV group", lambda run: bool(run.kv_groups) and not run.recorded
+_BY_GROUP = _seen(
+    "blocks of each KV group, and an experiment.yaml",
+    KV_GROUPS,
+    SETTINGS,
+    also=lambda run: bool(run.kv_groups),
 )
-_PREFIXES = _recorded(
+_PREFIXES = _seen(
     "a prefix cache, and prompts with their tokens",
-    lambda run: run.caches_prefixes and not run.recorded,
+    PREFIXES,
+    TOKEN_IDS,
+    also=lambda run: run.caches_prefixes,
 )
-_IN_ORDER = _recorded(
-    "passes that are scheduled one after another",
-    lambda run: not run.recorded.get("overlapping"),
-)
-_HITS = _recorded(
-    "passes in order, and one KV group if prefixes are cached",
-    lambda run: _IN_ORDER.met(run) and (run.caches_prefixes or not run.finds_prefixes),
-)
-_BLOCKS_FOLLOW = _recorded(
+_IN_ORDER = _seen("passes that are scheduled one after another", ORDER)
+_HITS = _seen("passes in order, and what was found in the prefix cache", ORDER, PREFIXES)
+_BLOCKS_FOLLOW = _seen(
     "passes in order, and KV groups whose blocks follow from tokens",
-    lambda run: _IN_ORDER.met(run) and _blocks_follow(run),
+    ORDER,
+    BLOCKS,
+    also=_blocks_follow,
 )
-_FREED_FOLLOW = _recorded(
-    "preemptions recorded by kvscope, of KV groups whose blocks follow from tokens", _blocks_follow
+_FREED_FOLLOW = _seen("KV groups whose blocks follow from tokens", BLOCKS, also=_blocks_follow)
+_ROOM_FOLLOWS = _seen(
+    "preemptions, and KV groups whose blocks follow from tokens",
+    BLOCKS,
+    also=lambda run: _preempts(run) and _blocks_follow(run),
 )
-_DRAFTS = _recorded(
-    "passes with speculative decoding", lambda run: bool(run.recorded.get("draft_tokens"))
-)
-_POOL = _recorded("a host pool", lambda run: bool(run.steps["host_blocks_total"].any()))
-_ABORTED = _recorded("requests that were aborted")
-_PREEMPTIONS = _recorded("preemptions recorded by kvscope")
-_ANY_PREEMPTION = _recorded(_PREEMPTIONS.words, lambda run: not run.records.preemptions.empty)
-_ROOM_FOLLOWS = _recorded(
-    _FREED_FOLLOW.words, lambda run: _ANY_PREEMPTION.met(run) and _blocks_follow(run)
-)
-_VICTIMS = _recorded(
+_DRAFTS = _seen("passes with speculative decoding", also=lambda run: bool(run.most_drafts))
+_POOL = _seen("a host pool", also=lambda run: bool(run.steps["host_blocks_total"].any()))
+_ABORTED = _seen("requests that were aborted")
+_PREEMPTIONS = _seen("preemptions", also=_preempts)
+_VICTIMS = _seen(
     "preemptions of victims by overflow.victim",
-    lambda run: _ANY_PREEMPTION.met(run) and victims.chosen_by(run) is not None,
+    also=lambda run: _preempts(run) and victims.chosen_by(run) is not None,
 )
-_PREDICTIONS = _recorded(
+_PREDICTIONS = _seen(
     "preemptions of a policy that predicts their costs",
-    lambda run: _ANY_PREEMPTION.met(run) and "name" in run.section("overflow"),
+    also=lambda run: _preempts(run) and "name" in run.section("overflow"),
 )
-_SAVES = _recorded(
-    "passes recorded with what they save",
-    lambda run: bool(run.records.batch["saved_tokens"].notna().any()),
+_SAVES = _seen("passes recorded with what they save", also=_has_column("batch", "saved_tokens"))
+_COSTS = _seen("costs of resumptions", COPIES, also=_has_column("preemptions", "cost_s"))
+_COPIES = _seen("copies of preempted requests", also=lambda run: not run.records.moves.empty)
+_JOBS = _seen("copies of vLLM's offloading", also=lambda run: not run.records.jobs.empty)
+_TIMED_JOBS = _seen(
+    "copies of vLLM's offloading with their times", JOBS, also=lambda run: run.offloads
 )
-_COSTS = _recorded(
-    "costs of resumptions",
-    lambda run: (
-        not run.recorded.get("connector") and bool(run.records.preemptions["cost_s"].notna().any())
-    ),
-)
-_COPIES = _recorded("copies of preempted requests", lambda run: not run.records.moves.empty)
-_JOBS = _recorded("copies of vLLM's offloading", lambda run: not run.records.jobs.empty)
-_TIMED_JOBS = _recorded("copies of vLLM's offloading with their times", lambda run: run.offloads)
-_LOADS = _recorded(
+_LOADS = _seen(
     "passes recorded with what is loaded before them, and the jobs that load it",
-    lambda run: (
-        not run.recorded.get("connector") and bool(run.records.batch["loaded_tokens"].notna().any())
-    ),
+    JOBS,
+    also=_has_column("batch", "loaded_tokens"),
 )
-_REQUESTS = _recorded("requests recorded by kvscope", lambda run: not run.records.requests.empty)
-_TIMED = _recorded(
+_REQUESTS = _seen("all requests, and their times", also=lambda run: not run.records.requests.empty)
+_TIMED = _seen(
     "repeats timed by a real clock",
-    lambda run: (
-        not run.recorded and run.by_clock and bool(run.facts.get("clock", {}).get("repeats"))
-    ),
+    SETTINGS,
+    also=lambda run: run.by_clock and bool(run.facts.get("clock", {}).get("repeats")),
 )
-_OTHER_CLOCKS = _recorded(
+_OTHER_CLOCKS = _need(
     f"readings of other clocks, which run.json has since schema {OTHER_CLOCKS}",
-    lambda run: _TIMED.met(run) and run.has_other_clocks,
+    also=lambda run: _TIMED.met(run) and run.has_other_clocks,
 )
-_COPY_CPU = _recorded(
+_COPY_CPU = _need(
     "copies that the host waits for, and their CPU time",
-    lambda run: _OTHER_CLOCKS.met(run) and bool(run.engine.get("copies_awaited")),
+    also=lambda run: _OTHER_CLOCKS.met(run) and bool(run.engine.get("copies_awaited")),
 )
-_COPIES_APART = _recorded(
+_COPIES_APART = _need(
     "copies that a device makes while the host goes on, and those of the warm-up",
-    lambda run: (
+    also=lambda run: (
         _OTHER_CLOCKS.met(run)
         and not run.engine.get("copies_awaited")
         and run.facts.get("time_source") != REHEARSED  # the host makes those itself
     ),
 )
-_STALLS: RunNeed = Need("passes whose stalls are flagged by their durations", _flags_by_duration)
-_FOLLOWERS = _recorded("requests that follow others", workload.has_followers)
-_BY_PASS = _recorded("requests that come before passes", workload.comes_before_passes)
-_KNOWN_OUTPUTS = _recorded("outputs that the workload has", workload.has_known_outputs)
-_REPEATS: RunNeed = Need(
-    "two repeats or more", lambda run: run.records.served["repeat"].nunique() >= 2
+_STALLS = _need("passes whose stalls are flagged by their durations", STALLS)
+_FOLLOWERS = _seen("requests that follow others", also=workload.has_followers)
+_BY_PASS = _seen("requests that come before passes", also=workload.comes_before_passes)
+_KNOWN_OUTPUTS = _seen("outputs that the workload has", also=workload.has_known_outputs)
+_REPEATS = _need(
+    "two repeats or more", also=lambda run: run.records.served["repeat"].nunique() >= 2
 )
-_LEAKS: RunNeed = Need(_PASSES.words, lambda run: "leaked_blocks" in run.engine)
+_LEAKS = _need(_PASSES.words, also=lambda run: "leaked_blocks" in run.engine)
 
 # The other oracles rely on these.
 ROWS: tuple[Oracle[RunTables], ...] = (
@@ -240,11 +249,11 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(preemptions.resumption_wrong, _FREED_FOLLOW),
     Oracle(preemptions.preempted_with_room, _ROOM_FOLLOWS),
     Oracle(victims.victim_wrong, _VICTIMS),
-    Oracle(preemptions.refused_wrong, _ANY_PREEMPTION),
+    Oracle(preemptions.refused_wrong, _PREEMPTIONS),
     Oracle(preemptions.cost_wrong, _COSTS),
     Oracle(preemptions.prediction_wrong, _PREDICTIONS),
-    Oracle(copies.bytes_wrong, _ANY_PREEMPTION),
-    Oracle(copies.copy_missing, _ANY_PREEMPTION),
+    Oracle(copies.bytes_wrong, _PREEMPTIONS),
+    Oracle(copies.copy_missing, _PREEMPTIONS),
     Oracle(copies.copy_outside_pass, _COPIES),
     Oracle(copies.copy_time_wrong, _COPIES),
     Oracle(copies.copy_rate_wrong, _COPIES_APART),

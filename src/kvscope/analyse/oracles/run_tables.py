@@ -15,10 +15,11 @@ from kvscope.actions import keeps_tokens
 from kvscope.analyse.oracles.sharing import Sharing
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Bools, Ints
+from kvscope.evidence import JOBS, PREFIXES
 from kvscope.kv_plan import KvGroup, has_one_block_table
 from kvscope.oracle import NONE, Violations
 from kvscope.passes import PREFILL
-from kvscope.runfile import IMPORTED_FROM, RECORDED
+from kvscope.runfile import RECORDED
 from kvscope.runschema import OTHER_CLOCKS
 from kvscope.setting_values import ALL_AT_ONCE, VLLM_0_4_2
 
@@ -44,20 +45,15 @@ class RunTables:
         return found if isinstance(found, Mapping) else {}
 
     @property
-    def imported(self) -> bool:
-        """Whether the run was imported; imports lack many of the records that kvscope makes."""
-        return IMPORTED_FROM in self.facts
-
-    @property
-    def recorded(self) -> Mapping[str, Any]:
-        """What a recording of a server says of it; empty for other runs."""
+    def server(self) -> Mapping[str, Any]:
+        """The settings of a server that was recorded; empty where an experiment's are known."""
         found: Mapping[str, Any] = self.facts.get(RECORDED, {})
         return found
 
     @property
-    def cut(self) -> bool:
-        """Whether it is a recording whose first passes are no longer in its files."""
-        return bool(self.recorded.get("first_step"))
+    def most_drafts(self) -> int:
+        """Tokens that speculative decoding guesses for one pass, at most; 0 without it."""
+        return int(self.server.get("draft_tokens", 0))
 
     @property
     def by_clock(self) -> bool:
@@ -123,7 +119,7 @@ class RunTables:
     @property
     def offloads(self) -> bool:
         """Whether vLLM's offloading stored or loaded blocks, and when that ended is known."""
-        return not self.records.jobs.empty and not self.recorded
+        return not self.records.jobs.empty and JOBS in self.evidence
 
     @cached_property
     def loading(self) -> pd.DataFrame:
@@ -190,16 +186,10 @@ class RunTables:
         return keeps_tokens(policy).set_axis(rows.index)
 
     @property
-    def finds_prefixes(self) -> bool:
-        """Whether it is a recording of a server with a prefix cache."""
-        return bool(self.recorded.get("prefix_caching"))
-
-    @property
     def caches_prefixes(self) -> bool:
         """Whether the run has a prefix cache, whose blocks are known, by its settings."""
-        if self.recorded:
-            return self.finds_prefixes and has_one_block_table(self.kv_groups)
-        return bool(self.section("cache").get("prefix_caching"))
+        settings = self.section("cache") or self.server
+        return bool(settings.get("prefix_caching")) and PREFIXES in self.evidence
 
     @cached_property
     def kv_groups(self) -> tuple[KvGroup, ...]:

@@ -12,6 +12,7 @@ from kvscope import tables
 from kvscope.actions import RECOMPUTE
 from kvscope.collect.importer import PUBLISHED, Importer, imported_clock, provenance, write_tables
 from kvscope.errors import BadInput
+from kvscope.evidence import ORDER, PASSES
 from kvscope.passes import DECODE, PREFILL
 from kvscope.passes import MIXED as MIXED_PASS
 from kvscope.runfile import file_records, write_run
@@ -270,7 +271,7 @@ def _record(path: Path, log: Log, stalls: int, mismatch: int | None, out: Path) 
     if mismatch is not None:
         faults.append(NO_BATCH.format(mismatch))
     return {
-        **provenance(KIND, [path]),
+        **provenance(KIND, [path], evidence=(PASSES, ORDER) if mismatch is None else ()),
         "faults": faults,
         "published_settings": log.settings,
         "published_totals": log.totals,
@@ -283,5 +284,4 @@ def _record(path: Path, log: Log, stalls: int, mismatch: int | None, out: Path) 
     }
 
 
-# Its passes stall by the host's times in the log.
-IMPORTER = Importer(import_log, stalls_by_duration=False)
+IMPORTER = Importer(import_log)

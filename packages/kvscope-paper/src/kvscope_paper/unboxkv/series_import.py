@@ -14,6 +14,7 @@ from kvscope.collect.importer import PUBLISHED, Importer, imported_clock, proven
 from kvscope.copies import IN, KV, LOG, OUT
 from kvscope.due import decode_due_s, decode_passes
 from kvscope.errors import BadInput
+from kvscope.evidence import STALLS
 from kvscope.runfile import file_records, write_run
 from kvscope.stalls import find_stalls
 from kvscope_paper.unboxkv import sizes
@@ -249,7 +250,7 @@ def _record(
     """What run.json says of an import: its sources and faults, and no experiment."""
     duration_s = float(rows["elapsed_ms"].iloc[-1]) / 1e3
     return {
-        **provenance(KIND, paths, series),
+        **provenance(KIND, paths, series, evidence=[STALLS]),
         "faults": faults_of(rows),
         "clock": imported_clock(duration_s),
         "engine": {"kv_blocks_total": SHARES, "block_size": 0},
