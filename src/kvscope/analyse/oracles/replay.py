@@ -1,0 +1,30 @@
+"""The oracle that holds a run against its replay."""
+
+from kvscope.analyse.oracles.evidence import evidence_of, rules_of
+from kvscope.analyse.oracles.run_tables import RunTables
+from kvscope.analyse.records import Records
+from kvscope.judge.columns import Tables
+from kvscope.judge.compare import compare
+from kvscope.judge.told import Prompts
+from kvscope.oracle import Violations
+from kvscope.tables import HOST_TABLES
+
+
+def differs_from_replay(run: RunTables) -> Violations:
+    """Every cell that follows from what was decided is what a replay of the decisions gives.
+
+    It is told which requests a pass computed and how many tokens of them, who was preempted or
+    aborted, what vLLM's offloading ordered, and the times. It has a KV cache, a prefix cache and a
+    host pool of its own. The columns are those that the run has evidence of.
+    """
+    records = run.records
+    repeats = ((number, tables_of(records.of_repeat(number))) for number in records.numbers)
+    found = compare(
+        repeats, rules_of(run), evidence_of(run), Prompts(records.workload, records.block_size)
+    )
+    return Violations(found.count, found.words)
+
+
+def tables_of(records: Records) -> Tables:
+    """The host tables of a run or of one of its repeats, by name."""
+    return {table.name: getattr(records, table.name) for table in HOST_TABLES}

@@ -1,0 +1,88 @@
+"""The sizes and rules of a run, which are the same in each of its repeats."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvscope.kv_plan import BY_CHUNK, BY_WINDOW, OF_ALL_TOKENS, STATE
+
+
+@dataclass(frozen=True)
+class Group:
+    """A KV group: what is kept, tokens of a block, its window or chunk, bytes of a block."""
+
+    kind: str
+    block_tokens: int
+    window_tokens: int | None = None
+    useful_bytes: int | None = None
+
+    def held_blocks(self, context_tokens: int, tokens: int) -> int:
+        """Blocks of a request with room for `tokens`, of which `context_tokens` were computed.
+
+        A window lets go of the blocks that none of the other tokens attends to.
+        """
+        if self.kind == STATE:
+            return 1
+        return -(-tokens // self.block_tokens) - self._left(context_tokens) // self.block_tokens
+
+    def _left(self, context_tokens: int) -> int:
+        window = self.window_tokens
+        if window and self.kind in BY_WINDOW:
+            return max(0, context_tokens - window + 1)
+        if window and self.kind in BY_CHUNK:
+            return context_tokens // window * window
+        return 0
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a replay must know of a run beside its tables.
+
+    `always` is the action of every preemption, None where the policy chooses among several.
+    `ranked`: victims are chosen by rank, and may have got blocks for the pass before. `whole`: a
+    request gets blocks for its whole prompt when it is admitted. `ends_early`: a request may end
+    before it has all tokens that it asks for, so that its last pass says when.
+    """
+
+    block_size: int
+    kv_blocks_total: int
+    groups: Sequence[Group]
+    block_bytes: int = 0
+    host_blocks_total: int = 0
+    activation_blocks_total: int = 0
+    activation_block_bytes: int = 0
+    prefix_caching: bool = False
+    whole: bool = False
+    always: str | None = None
+    ranked: bool = False
+    chunk_tokens: int | None = None
+    most_drafts: int = 0
+    stores_outputs: bool = True
+    ends_early: bool = False
+
+    @property
+    def by_group(self) -> bool:
+        """Whether a request's blocks do not follow from its tokens and the block size alone."""
+        return [group.kind in OF_ALL_TOKENS for group in self.groups] != [True]
+
+    @property
+    def host_kv_blocks(self) -> int:
+        """Blocks of the host pool for K and V."""
+        return self.host_blocks_total - self.activation_blocks_total
+
+    @property
+    def kept_free(self) -> int:
+        """Blocks that stay free when a running request gets more."""
+        return int(self.whole)
+
+    def held_blocks(self, context_tokens: int, tokens: int) -> list[int]:
+        """Blocks of each group of a request with room for `tokens`."""
+        return [group.held_blocks(context_tokens, tokens) for group in self.groups]
+
+    def useful_bytes(self, blocks: Sequence[int]) -> int | None:
+        """Bytes of so many blocks of each group without padding; None if sizes are not known."""
+        sizes = [group.useful_bytes for group in self.groups]
+        if len(blocks) != len(sizes):
+            return None
+        pairs = zip(sizes, blocks, strict=True)
+        known = [size * count for size, count in pairs if size is not None]
+        return sum(known) if len(known) == len(sizes) else None

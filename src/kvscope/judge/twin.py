@@ -1,0 +1,477 @@
+"""The twin of an engine: it follows what was decided, and works out all the rest.
+
+It has a KV cache, a prefix cache and a host pool of its own, and goes through the schedule of each
+pass as vLLM does: running requests in their order, each of which gets its blocks or makes room by
+preempting others; then those that are admitted. It never sees a cell that it works out.
+"""
+
+from collections import deque
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from kvscope.actions import RECOMPUTE, Action, action
+from kvscope.copies import ACTIVATIONS, IN, KV, OUT
+from kvscope.judge import evidence
+from kvscope.judge.columns import blocks_of
+from kvscope.judge.host import HostPool, end_of
+from kvscope.judge.jobs import Offloading
+from kvscope.judge.memory import Blocks, Counts
+from kvscope.judge.pool import Evicted
+from kvscope.judge.requests import Lost, Request
+from kvscope.judge.rows import Rows
+from kvscope.judge.rules import Rules
+from kvscope.judge.told import TOLERANCE_S, Job, Prompts, Scheduled, Told, Victim
+
+BLOCKS_IN_ORDER = evidence.ORDER, evidence.BLOCKS
+
+
+class Problem(NamedTuple):
+    """A decision that cannot be: in which pass, in words, and the evidence that it is judged by."""
+
+    step: int
+    words: str
+    needs: tuple[str, ...]
+
+
+class Twin:
+    """The replay of one repeat: its `rows`, and the decisions that nothing leads to."""
+
+    def __init__(self, rules: Rules, told: Told, prompts: Prompts, known: Collection[str]) -> None:
+        self.rules, self.told, self._size = rules, told, rules.block_size
+        self.rows = Rows()
+        self.problems: list[Problem] = []
+        offloads = bool(told.loads or told.stores)
+        self._blocks: Blocks | None = None
+        if not rules.by_group and (rules.prefix_caching or offloads):
+            self._blocks = Blocks(rules, prompts)
+        self._memory: Blocks | Counts = self._blocks or Counts(rules)
+        self._jobs = Offloading(rules, told, self._blocks) if self._blocks and offloads else None
+        self._host = HostPool(rules)
+        self._tokens_known = evidence.TOKEN_IDS in known
+        self.requests = {
+            known.request_id: Request(
+                known.request_id, known.prompt_tokens, known.output_tokens, known.arrival_s, order
+            )
+            for order, known in enumerate(told.requests)
+        }
+        self._running: list[Request] = []
+        self._loading: list[Request] = []
+        self._leaving: list[tuple[float, Request]] = []  # aborted, and loaded until a time
+        self._tokens_used = self._ended = 0
+        self.step = 0
+        self._victims: deque[Victim] = deque()
+        self._evicted: list[tuple[str, Evicted]] = []
+        self._copies: list[tuple[str | None, str, str, int, int]] = []
+
+    @property
+    def judges_jobs(self) -> bool:
+        """Whether it works out what vLLM's offloading stores and loads."""
+        return self._jobs is not None
+
+    @property
+    def loaded_of(self) -> dict[int, set[Any]]:
+        """Of each store of vLLM's offloading, the names of its blocks that were loaded."""
+        return self._jobs.loaded_of if self._jobs else {}
+
+    def play(self) -> "Twin":
+        """Replay all passes."""
+        for step in range(len(self.told.starts_s)):
+            self.step = step
+            self._end_aborted()
+            self._evicted, self._copies = [], []
+            self._schedule()
+            self._compute()
+        self._finish()
+        return self
+
+    # ------------------------------------------------------------------ requests that end
+
+    def _end_aborted(self) -> None:
+        for name in self.told.aborted_before.get(self.step, ()):
+            request = self.requests[name]
+            if request.ended_s is None:
+                request.ended_s = self.told.aborted_s[name]
+                self._leave(request, aborted=True)
+        start_s = self.told.starts_s[self.step] + TOLERANCE_S
+        for until_s, request in [one for one in self._leaving if one[0] <= start_s]:
+            self._give_back(request)
+            self._leaving.remove((until_s, request))
+
+    def _leave(self, request: Request, aborted: bool = False) -> None:
+        """A request ends; one that is being loaded holds its blocks until the copy has ended."""
+        self._ended += 1
+        if request.running:
+            self._running.remove(request)
+            request.running = False
+        self._host.drop(request)
+        if self._jobs:
+            self._jobs.end(request, aborted)
+        if request.load is not None:
+            self._loading.remove(request)
+            self._leaving.append((request.load.end_s, request))
+            request.load = None
+        else:
+            self._give_back(request)
+
+    def _give_back(self, request: Request) -> None:
+        self._set_tokens(request, 0)
+        self._memory.release(request)
+
+    def _set_tokens(self, request: Request, tokens: int) -> None:
+        self._tokens_used += tokens - request.tokens
+        request.tokens = tokens
+
+    # ------------------------------------------------------------------ the schedule
+
+    def _schedule(self) -> None:
+        rows = {row.request_id: row for row in self.told.batch[self.step]}
+        self._victims = deque(self.told.victims.get(self.step, ()))
+        given_back = {victim.request_id: victim.scheduled_tokens for victim in self._victims}
+        start_s, loads = self.told.starts_s[self.step] - TOLERANCE_S, deque[Job]()
+        for job in self.told.loads.get(self.step, ()):
+            if job.ordered_s < start_s:  # in a schedule that had nothing to compute
+                self._begin_load(self.requests[job.request_id], job)
+            else:
+                loads.append(job)
+        for request in list(self._running):
+            if request.running:  # it may have been preempted for one before it
+                row = rows.get(request.id)
+                more = given_back.get(request.id, row.tokens if row is not None else 0)
+                if more:
+                    self._go_on(request, more)
+        self._preempt_rest()
+        admitted = [self.requests[name] for name in rows if not self.requests[name].running]
+        for request, load in self._in_turn(admitted, loads):
+            if load is not None:
+                self._begin_load(request, load)
+            else:
+                self._admit(request, rows[request.id].tokens)
+
+    def _go_on(self, request: Request, more: int) -> None:
+        """A running request gets blocks for a pass; as long as it lacks some, others make room."""
+        memory, tokens = self._memory, request.tokens + more
+        memory.slide(request)
+        while self._victims and request.running and self._lacks(request, tokens):
+            self._preempt(self._victims.popleft())
+        if request.running:
+            self._allocate(request, tokens)
+
+    def _lacks(self, request: Request, tokens: int) -> bool:
+        free = self._memory.free
+        return self._memory.missing(request, tokens) > free or free < self.rules.kept_free
+
+    def _allocate(self, request: Request, tokens: int, slots: int = 0) -> None:
+        evicted = self._memory.grow(request, max(tokens, slots), self.step)
+        if evicted is None:
+            self._problem("has more blocks than there are", request, *BLOCKS_IN_ORDER)
+        for one in evicted or ():
+            self._evicted.append((request.id, one))
+        self._memory.cache(request, tokens, self.step)
+
+    def _in_turn(
+        self, admitted: list[Request], loads: deque[Job]
+    ) -> list[tuple[Request, Job | None]]:
+        """Those that are admitted and those that begin to be loaded, as far as known in turn.
+
+        vLLM takes waiting requests in the order of their arrival, preempted ones first.
+        """
+        queue: list[tuple[Request, Job | None]] = [(request, None) for request in admitted]
+        for job in loads:
+            request = self.requests[job.request_id]
+            later = (
+                place
+                for place, (other, load) in enumerate(queue)
+                if other is request
+                or (load is None and other.load is None and _turn(other) > _turn(request))
+            )
+            queue.insert(next(later, len(queue)), (request, job))
+        return queue
+
+    # ------------------------------------------------------------------ admission
+
+    def _admit(self, request: Request, more: int) -> None:
+        if request.load is None:
+            self._look_up(request)
+            request.loaded = self.told.loaded.get((self.step, request.id), 0)
+            context = max(request.hit + request.loaded, self._kept_tokens(request))
+        else:
+            context = self._arrive(request)
+        request.running = True
+        self._running.append(request)
+        self._set_tokens(request, context)
+        request.skipped = context
+        self._memory.compute(request)
+        self._copy_back(request, context)
+        self._allocate(request, context + more, request.length if self.rules.whole else 0)
+
+    def _look_up(self, request: Request) -> None:
+        """A request finds the first of its blocks that are in the prefix cache."""
+        request.found, request.hit = [], 0
+        if self._blocks is None:
+            request.hit = self.told.hit.get((self.step, request.id), 0)
+            return
+        contents = None
+        if not self._tokens_known:
+            contents = self.told.found.get((self.step, request.id), [])
+        request.found = self._blocks.find(request, contents)
+        request.hit = len(request.found) * self._size
+        if contents is not None and len(request.found) < len(contents):
+            words = f"found {contents[len(request.found)]}, which is not in the prefix cache"
+            self._problem(words, request, evidence.ORDER, evidence.PREFIXES)
+
+    def _kept_tokens(self, request: Request) -> int:
+        """Tokens of a victim up to which the host has what follows those that it has found."""
+        if request.in_pool is not None:
+            return end_of(request.in_pool, request.hit, self._size)
+        if request.lost is not None and action(request.lost.action).rebuilds:
+            return request.saved or 0
+        return 0
+
+    def _copy_back(self, request: Request, context: int) -> None:
+        """What the host has of a victim is copied to the blocks behind those that it has found."""
+        there = sum(self.rules.held_blocks(context, context)) - request.hit // self._size
+        brings = context > request.hit and not request.loaded
+        if request.in_pool is not None:
+            if brings:
+                self._copy(request, IN, KV, there)
+            self._host.drop_kv(request)
+        elif brings:
+            self._copy(request, IN, ACTIVATIONS, there)
+
+    def _copy(self, request: Request, direction: str, kind: str, blocks: int) -> None:
+        size = self.rules.activation_block_bytes if kind == ACTIVATIONS else self.rules.block_bytes
+        self._copies.append((request.id, direction, kind, blocks, blocks * size))
+
+    # ------------------------------------------------------------------ loads
+
+    def _begin_load(self, request: Request, job: Job) -> None:
+        """A waiting request gets the blocks that vLLM's offloading fills beside the passes."""
+        if request.running or request.load is not None:
+            self._problem("is loaded although it is there", request, evidence.JOBS)
+            return
+        self._look_up(request)
+        request.load = job
+        self._loading.append(request)
+        if self._jobs:
+            for words in self._jobs.load(request, job):
+                self._problem(words, request, evidence.JOBS)
+        there = request.hit + job.blocks * self._size
+        request.skipped = there
+        slots = request.length if self.rules.whole else there
+        for one in self._memory.grow(request, slots, self.step) or ():
+            self._evicted.append((request.id, one))
+
+    def _arrive(self, request: Request) -> int:
+        """A request has been loaded; returns its context: the newest token is computed."""
+        job, request.load = request.load, None
+        assert job is not None
+        self._loading.remove(request)
+        there = request.hit + job.blocks * self._size
+        context = min(there, request.length - 1)
+        request.loaded = context - request.hit
+        arrived = self.step if job.arrived_step is None else job.arrived_step
+        self._memory.cache(request, there, arrived)
+        return context
+
+    # ------------------------------------------------------------------ preemptions
+
+    def _preempt_rest(self) -> None:
+        """Victims that made no room for a row: the last one asked for it, and went itself."""
+        if not self._victims:
+            return
+        last = self.requests[self._victims[-1].request_id]
+        asks = None
+        if last.running and not self._victims[-1].scheduled_tokens:
+            self._memory.slide(last)
+            asks = self._memory.missing(last, last.length + self.rules.most_drafts)
+        for victim in self._victims:
+            if asks is not None and self._memory.free >= asks + self.rules.kept_free:
+                request = self.requests[victim.request_id]
+                self._problem("was preempted although there was room", request, *BLOCKS_IN_ORDER)
+            self._preempt(victim)
+        self._victims = deque()
+
+    def _preempt(self, victim: Victim) -> None:
+        request, memory = self.requests[victim.request_id], self._memory
+        if not request.running:
+            self._problem("was preempted, and does not run", request)
+            return
+        self._running.remove(request)
+        request.running = False
+        request.preemptions += 1
+        if not self._may_give_back(request, victim.scheduled_tokens):
+            words = f"gives back {victim.scheduled_tokens} tokens"
+            self._problem(words, request, evidence.ORDER, evidence.SETTINGS)
+        held, shared = memory.held(request), memory.shared(request)
+        done, refused = self._keep(request, victim, shared)
+        self.rows.preempt(self, request, victim, done.name, refused, held, len(shared))
+        request.lost = Lost(self.step, victim, done.name, refused, request.tokens)
+        request.recovering = True
+        request.copied_s = self.told.copied_s.get((self.step, request.id, OUT), 0.0)
+        memory.forget_uncomputed(request, self.step)
+        self._give_back(request)
+
+    def _may_give_back(self, request: Request, tokens: int) -> bool:
+        """Whether a pass may have been about to compute so many tokens of a victim."""
+        if not tokens:
+            return True
+        due = request.length - request.tokens
+        most = min(due, self.rules.chunk_tokens or due)
+        return self.rules.ranked and (tokens == due or 0 < tokens <= most)
+
+    def _keep(self, request: Request, victim: Victim, shared: list[int]) -> tuple[Action, bool]:
+        """What is done with a victim, and whether that is because the host refused it."""
+        host, tokens = self._host, request.tokens
+        if not tokens:
+            host.drop_saved(request)
+            return RECOMPUTE, False
+        blocks = self._copied_blocks(request, shared)
+        room, saved = host.has_room(blocks), request.saved == tokens
+        wanted = action(self.rules.always or victim.action)
+        if self.rules.always is None and victim.refused:
+            refused = True
+            if not self.rules.host_blocks_total or (room and saved):
+                self._problem("was refused, although the host had room", request)
+        else:
+            refused = (wanted.rebuilds and not saved) or (wanted.copies and not room)
+        done = RECOMPUTE if refused else wanted
+        if done.copies:
+            host.swap_out(request, blocks, shared)
+            if blocks:
+                self._copy(request, OUT, KV, blocks)
+        if not done.keeps:
+            host.drop_saved(request)
+        return done, refused
+
+    def _copied_blocks(self, request: Request, shared: list[int]) -> int:
+        """Blocks of a victim's tokens, without those that others hold."""
+        if self._blocks is None:
+            return sum(self.rules.held_blocks(request.skipped, request.tokens))
+        used = blocks_of(request.tokens, self._size)
+        return used - sum(at < used for at in shared)
+
+    # ------------------------------------------------------------------ the pass itself
+
+    def _compute(self) -> None:
+        rows = self.told.batch[self.step]
+        saved = self._save(rows)
+        tokens = sum(row.tokens for row in rows)
+        ended = [request for row in rows if (request := self._row(row, saved, tokens))]
+        self._store()
+        self.rows.report(self, rows)
+        self.rows.copy(self.step, self._copies)
+        self.rows.evict(self.step, self._evicted, self.told.starts_s)
+        for request in ended:
+            request.ended_s = self.told.ends_s[self.step]
+            self._leave(request)
+
+    def _store(self) -> None:
+        if self._jobs:
+            for words in self._jobs.store(self.step):
+                self._problem(words, None, evidence.JOBS)
+
+    def _save(self, rows: list[Scheduled]) -> dict[str, int]:
+        """The tokens of each request whose activations the pass writes through.
+
+        Those that go on come before those that are admitted.
+        """
+        if not self.rules.activation_blocks_total:
+            return {}
+        found, blocks = {}, 0
+        new = {row.request_id for row in rows if self.requests[row.request_id].first_s is None}
+        for row in sorted(rows, key=lambda row: row.request_id in new):
+            request = self.requests[row.request_id]
+            begins_unsaved = not request.tokens and not (self.rules.always or row.saved_tokens)
+            if begins_unsaved and not request.saved:
+                continue
+            if count := self._host.save(request, row.tokens):
+                found[request.id] = row.tokens
+                blocks += count
+        if found:
+            token_bytes = self.rules.activation_block_bytes // self._size
+            copied = sum(found.values()) * token_bytes
+            self._copies.append((None, OUT, ACTIVATIONS, blocks, copied))
+        return found
+
+    def _row(self, row: Scheduled, saved: dict[str, int], pass_tokens: int) -> Request | None:
+        """Compute one request of a pass; returns it if it ends with that."""
+        request, step = self.requests[row.request_id], self.step
+        context, drafts = request.tokens, row.draft_tokens or 0
+        if request.first_s is None:
+            request.first_s = self.told.starts_s[step]
+        known = context + row.tokens - drafts
+        due = 1 + (row.accepted_tokens or 0) if known == request.length else 0
+        if self.rules.ends_early and self.told.last_row.get(row.request_id) == step:
+            due = min(due, row.sampled_tokens)
+        end = known + min(row.accepted_tokens or 0, max(0, due - 1))
+        again = max(0, min(request.highest, end) - context)
+        decodes = request.given > 0 and row.tokens - drafts == 1 and not again
+        if self._jobs:
+            self._jobs.offer(request, context + row.tokens)
+        self.rows.compute(self, request, row, saved.get(request.id, 0), again, due, decodes)
+        if again and request.cost_row is not None:
+            share = again / pass_tokens
+            self.rows.add_cost(request.cost_row, self.told.forward_s[step] * share)
+        self._set_tokens(request, end)
+        request.highest = max(request.highest, end)
+        if due:
+            request.given += due
+            request.recovering = False
+            request.last_s = self.told.ends_s[step]
+            if request.token_s is None:
+                request.token_s = request.last_s
+        return request if self._ends(request) else None
+
+    def _ends(self, request: Request) -> bool:
+        if not self.rules.ends_early:
+            return request.given >= request.due
+        return self.told.last_row[request.id] == self.step and request.id not in self.told.aborted_s
+
+    def _finish(self) -> None:
+        if self._jobs:
+            for words in self._jobs.store_rest():
+                self._problem(words, None, evidence.JOBS)
+        for name in self.told.aborted_before.get(len(self.told.starts_s), ()):
+            if self.requests[name].ended_s is None:
+                self.requests[name].ended_s = self.told.aborted_s[name]
+        for known in self.told.requests:
+            self.rows.outcome(self.requests[known.request_id], known, self.told.aborted_s)
+
+    # ------------------------------------------------------------------ what rows are made of
+
+    @property
+    def away(self) -> int:
+        """Requests that do not wait: those that run, are loaded, or have ended."""
+        return self._ended + len(self._running) + len(self._loading)
+
+    @property
+    def used_by_group(self) -> list[int]:
+        """Blocks of each KV group that requests hold."""
+        return self._memory.used_by_group
+
+    @property
+    def tokens_used(self) -> int:
+        """Tokens of requests in the cache, each block once."""
+        return self._tokens_used - self._memory.shared_tokens
+
+    @property
+    def host_used(self) -> tuple[int, int]:
+        """Blocks of the host in use, at least and at most.
+
+        With the last pass there are those that vLLM's offloading stores after that.
+        """
+        if self._jobs is None:
+            return self._host.used, self._host.used
+        total = self.rules.host_blocks_total
+        stored = min(self._jobs.stored_blocks, total)
+        return stored, total if self.step == len(self.told.starts_s) - 1 else stored
+
+    def _problem(self, words: str, request: Request | None, *needs: str) -> None:
+        whose = f"request {request.id} " if request is not None else ""
+        self.problems.append(Problem(self.step, whose + words, needs))
+
+
+def _turn(request: Request) -> tuple[float, ...]:
+    if request.lost is not None:
+        return 0, -request.lost.victim.time_s
+    return 1, request.arrival_s, request.order

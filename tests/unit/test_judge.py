@@ -1,0 +1,169 @@
+"""The replay of a run: it agrees with what an engine does, and looks at nothing that it says."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import kvscope.judge
+from kvscope.analyse.oracles.evidence import evidence_of, rules_of
+from kvscope.analyse.oracles.replay import differs_from_replay, tables_of
+from kvscope.analyse.oracles.run_tables import RunTables
+from kvscope.analyse.records import Records, read_records
+from kvscope.judge.compare import compare
+from kvscope.judge.evidence import KINDS, NEEDS, PASSES
+from kvscope.judge.rows import COLUMNS
+from kvscope.judge.told import Prompts, told
+from kvscope.judge.twin import Twin
+
+from .report_fixture import Fake, write_experiment
+
+TOLD = {
+    "workload": {"request_id", "prompt_tokens", "output_tokens", "arrival_s", "prompt_token_ids"},
+    "requests": {"request_id", "arrival_s", "aborted", "finished_s"},
+    "steps": {"step", "start_s", "duration_s", "schedule_s", "forward_s"},
+    "batch": {"step", "request_id", "scheduled_tokens", "draft_tokens", "accepted_tokens"},
+    "preemptions": {
+        *("step", "request_id", "event", "time_s", "policy", "refused", "scheduled_tokens"),
+        "predicted_s",
+    },
+    "transfers": {"step", "request_id", "direction", "kind", "copy_s", "rebuild_s", "job"},
+}
+"""The columns that the replay of a run of swap may look at."""
+KEYS = {"repeat"}
+
+
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Records:
+    fake = Fake({"kind": "swap"}, blocks=12, overflow="swap", requests=6, repeats=1, host_blocks=6)
+    return read_records(write_experiment(fake, tmp_path_factory.mktemp("results")))
+
+
+def replayed(run: Records) -> dict[str, list[tuple[Any, ...]]]:
+    """The rows of the first repeat by its replay."""
+    tables, known = RunTables(run), evidence_of(RunTables(run))
+    prompts = Prompts(run.workload, run.block_size)
+    twin = Twin(rules_of(tables), told(tables_of(run.of_repeat(0)), known), prompts, known)
+    return dict(twin.play().rows.finished())
+
+
+def scrambled(run: Records) -> Records:
+    """The run with every column in disorder that is not told."""
+    changed = {}
+    for name in COLUMNS:
+        frame: pd.DataFrame = getattr(run, name).copy()
+        for column in set(frame) - TOLD.get(name, set()) - KEYS:
+            values = frame[column].sample(frac=1, random_state=1).to_numpy()
+            number = frame[column].dtype.kind in "if"
+            frame[column] = values * 3 + 7 if number else values[::-1]
+        changed[name] = frame
+    return run.variant(**changed)
+
+
+def test_a_replay_does_not_look_at_what_it_works_out(run: Records) -> None:
+    rows = replayed(run)
+    assert len(rows["preemptions"]) > 4
+    assert replayed(scrambled(run)) == rows
+
+
+def edited(run: Records, table: str, column: str, row: int, change: Any) -> Records:
+    frame: pd.DataFrame = getattr(run, table).copy()
+    frame.loc[row, column] = change(frame.loc[row, column])
+    return run.variant(**{table: frame})
+
+
+def test_a_difference_names_the_column_both_values_and_the_place(run: Records) -> None:
+    assert not differs_from_replay(RunTables(run))
+    used = int(run.steps["kv_blocks_used"].iloc[9])
+    found = differs_from_replay(
+        RunTables(edited(run, "steps", "kv_blocks_used", 9, lambda n: n + 2))
+    )
+    assert found.count == 1
+    assert found.first == (
+        f"steps.kv_blocks_used is {used + 2}, the replay gives {used} (repeat 0, pass 9)"
+    )
+
+
+def test_the_earliest_pass_comes_first_and_three_columns_are_named(run: Records) -> None:
+    rows = run.batch
+    late = edited(run, "steps", "phase", int(run.steps.index[-1]), lambda _: "other")
+    lost = late.variant(batch=rows.drop(rows.index[len(rows) // 2]))
+    words = differs_from_replay(RunTables(lost)).first
+    assert len(words.split("; ")) == 4
+    assert re.fullmatch(r"and \d+ more", words.split("; ")[-1])
+    passes = [int(at) for at in re.findall(r"pass (\d+)", words)]
+    assert passes == sorted(passes)
+    assert "phase is other" not in words
+
+
+@pytest.mark.parametrize(("table", "column"), [(t, c) for t in NEEDS for c in NEEDS[t]])
+def test_a_column_is_compared_by_its_evidence_alone(run: Records, table: str, column: str) -> None:
+    tables = RunTables(run)
+    frame: pd.DataFrame = getattr(run, table)
+    if frame.empty or frame[column].isna().all() or column in COLUMNS[table][:2]:
+        return
+    row = int(frame.index[frame[column].notna()][0])
+    changed = edited(run, table, column, row, _another)
+    prompts = Prompts(run.workload, run.block_size)
+    known = evidence_of(tables)
+    for lacking in (set(), set(NEEDS[table][column]), {PASSES}):
+        repeats = [(0, tables_of(changed.of_repeat(0)))]
+        found = compare(repeats, rules_of(tables), known - lacking, prompts)
+        noticed = f"{table}.{column}" in found.columns
+        told_too = column in TOLD.get(table, ())
+        assert (
+            noticed == (not lacking) or told_too or (lacking == set(NEEDS[table][column]) == set())
+        )
+
+
+def _another(value: Any) -> Any:
+    if isinstance(value, bool | np.bool_):
+        return not value
+    return f"{value}x" if isinstance(value, str) else value + 1
+
+
+def test_what_needs_evidence_names_kinds_that_there_are() -> None:
+    assert {kind for needs in NEEDS.values() for kinds in needs.values() for kind in kinds} <= {
+        *KINDS
+    }
+
+
+MAKERS = re.compile(
+    r"import(ed|er)|recorded|recording|server|\bcut\b|schema|version", re.IGNORECASE
+)
+"""Words that ask who made a run."""
+
+
+def words_of(module: Path) -> Iterator[str]:
+    """The identifiers and string literals of a module; what documents it is none of them."""
+    tree = ast.parse(module.read_text())
+    documents = {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
+                yield name
+            case ast.alias(name=name) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.keyword(arg=str(name)):
+                yield name
+            case ast.Constant(value=str(text)) if node not in documents:
+                yield text
+
+
+def test_a_judge_asks_for_evidence_and_not_who_made_a_run() -> None:
+    modules = [*Path(kvscope.judge.__file__).parent.glob("*.py")]
+    assert len(modules) > 8
+    found = {(m.name, word) for m in modules for word in words_of(m) if MAKERS.search(word)}
+    assert found == set()
