@@ -35,20 +35,23 @@ KINDS = (
     *(COPIES, JOBS, KV_GROUPS),
 )
 
+CACHED = (ORDER, PREFIXES, BLOCKS)
+"""What the contents of the prefix cache follow from."""
+
 Needs = Mapping[str, Collection[str]]
 
 NEEDS: Mapping[str, Needs] = {
     "requests": {
-        "arrival_s": (WORKLOAD,),
+        "arrival_s": (),
         "prompt_tokens": (),
         "output_tokens": (),
-        "aborted": (WORKLOAD,),
+        "aborted": (),
         "first_scheduled_s": (CLOCK,),
         "first_token_s": (CLOCK,),
         "finished_s": (CLOCK,),
         "preemptions": (),
-        "conversation": (WORKLOAD,),
-        "turn": (WORKLOAD,),
+        "conversation": (),
+        "turn": (),
     },
     "steps": {
         "phase": (),
@@ -101,18 +104,10 @@ NEEDS: Mapping[str, Needs] = {
         "cost_s": (CLOCK, COPIES),
     },
     "transfers": {"blocks": (ORDER, BLOCKS), "bytes": ()},
-    "hits": {
-        "block": (),
-        "owner": (),
-        "cached_step": (),
-        "resumed": (),
-        "in_use": (),
-    },
+    "hits": dict.fromkeys(("block", "owner", "cached_step", "resumed", "in_use"), CACHED),
     "evictions": {
-        "request_id": (),
-        "block": (),
-        "age_s": (CLOCK,),
-        "hits": (),
+        **dict.fromkeys(("request_id", "block", "hits"), CACHED),
+        "age_s": (*CACHED, CLOCK),
     },
 }
 """The evidence that each column needs beside PASSES, by table."""
@@ -123,7 +118,7 @@ ROWS: Needs = {
     "batch": (),
     "preemptions": (),
     "transfers": (COPIES,),
-    "hits": (ORDER, PREFIXES),
-    "evictions": (ORDER, PREFIXES, BLOCKS),
+    "hits": CACHED,
+    "evictions": CACHED,
 }
 """The evidence that a table needs for its rows to be those of the replay."""

@@ -14,6 +14,7 @@ class Lost:
     """A preemption that the request has not resumed from: what was done, and with what."""
 
     step: int
+    order: int  # among all preemptions
     victim: Victim
     action: str
     refused: bool

@@ -40,7 +40,8 @@ class Rules:
     `always` is the action of every preemption, None where the policy chooses among several.
     `ranked`: victims are chosen by rank, and may have got blocks for the pass before. `whole`: a
     request gets blocks for its whole prompt when it is admitted. `ends_early`: a request may end
-    before it has all tokens that it asks for, so that its last pass says when.
+    before it has all tokens that it asks for, so that its last pass says when. `waiting_first`: a
+    schedule looks at waiting requests before those that run.
     """
 
     block_size: int
@@ -58,6 +59,7 @@ class Rules:
     most_drafts: int = 0
     stores_outputs: bool = True
     ends_early: bool = False
+    waiting_first: bool = False
 
     @property
     def by_group(self) -> bool:

@@ -128,8 +128,9 @@ class Twin:
         self._victims = deque(self.told.victims.get(self.step, ()))
         given_back = {victim.request_id: victim.scheduled_tokens for victim in self._victims}
         start_s, loads = self.told.starts_s[self.step] - TOLERANCE_S, deque[Job]()
+        admits = any(not self.requests[name].running for name in rows)
         for job in self.told.loads.get(self.step, ()):
-            if job.ordered_s < start_s:  # in a schedule that had nothing to compute
+            if job.ordered_s < start_s or (self.rules.waiting_first and not admits):
                 self._begin_load(self.requests[job.request_id], job)
             else:
                 loads.append(job)
@@ -214,10 +215,12 @@ class Twin:
         if not self._tokens_known:
             contents = self.told.found.get((self.step, request.id), [])
         request.found = self._blocks.find(request, contents)
-        request.hit = len(request.found) * self._size
         if contents is not None and len(request.found) < len(contents):
-            words = f"found {contents[len(request.found)]}, which is not in the prefix cache"
-            self._problem(words, request, evidence.ORDER, evidence.PREFIXES)
+            lacking = contents[len(request.found) :]
+            words = f"found {lacking[0]}, which is not in the prefix cache"
+            self._problem(words, request, *evidence.CACHED)
+            request.found += [(0, content, False) for content in lacking]
+        request.hit = len(request.found) * self._size
 
     def _kept_tokens(self, request: Request) -> int:
         """Tokens of a victim up to which the host has what follows those that it has found."""
@@ -305,7 +308,8 @@ class Twin:
         held, shared = memory.held(request), memory.shared(request)
         done, refused = self._keep(request, victim, shared)
         self.rows.preempt(self, request, victim, done.name, refused, held, len(shared))
-        request.lost = Lost(self.step, victim, done.name, refused, request.tokens)
+        order = len(self.rows.of["preemptions"])
+        request.lost = Lost(self.step, order, victim, done.name, refused, request.tokens)
         request.recovering = True
         request.copied_s = self.told.copied_s.get((self.step, request.id, OUT), 0.0)
         memory.forget_uncomputed(request, self.step)
@@ -450,9 +454,14 @@ class Twin:
         return self._memory.used_by_group
 
     @property
-    def tokens_used(self) -> int:
-        """Tokens of requests in the cache, each block once."""
-        return self._tokens_used - self._memory.shared_tokens
+    def tokens_used(self) -> tuple[int, int]:
+        """Tokens of requests in the cache, at least and at most: each block once.
+
+        A block that was loaded before its request ran counts for each request that found it, or
+        once.
+        """
+        least = self._tokens_used - self._memory.shared_tokens
+        return least, self._tokens_used if self._jobs else least
 
     @property
     def host_used(self) -> tuple[int, int]:
@@ -473,5 +482,5 @@ class Twin:
 
 def _turn(request: Request) -> tuple[float, ...]:
     if request.lost is not None:
-        return 0, -request.lost.victim.time_s
+        return 0, -request.lost.order
     return 1, request.arrival_s, request.order

@@ -68,6 +68,7 @@ def rules_of(run: RunTables) -> Rules:
         most_drafts=said.get("draft_tokens") or 0,
         stores_outputs=name != NATIVE.name,
         ends_early=bool(said),
+        waiting_first=run.section("batching").get("name") == "prefill_first",
     )
 
 

@@ -1,5 +1,7 @@
 """Oracles of vLLM's offloading: what it stores was computed, what it loads was stored, and used."""
 
+import math
+
 import numpy as np
 import pandas as pd
 
@@ -8,6 +10,7 @@ from kvscope.analyse.oracles.copies import FASTEST_BYTES_PER_S
 from kvscope.analyse.oracles.prefix_cache import known_tokens
 from kvscope.analyse.oracles.run_tables import (
     AT,
+    OF_PASS,
     OF_REQUEST,
     TOLERANCE_S,
     RunTables,
@@ -56,7 +59,8 @@ def job_malformed(run: RunTables) -> Violations:
 def job_time_wrong(run: RunTables) -> Violations:
     """A job runs after it was ordered, at a possible speed, and in the order of its direction.
 
-    What a pass begins with has been loaded before.
+    Jobs are numbered without gaps, and ordered while their pass is scheduled, or before it while
+    there was nothing to compute. What a pass begins with has been loaded before.
     """
     rows = run.records.jobs.sort_values(["repeat", "direction", "job"])
     took = rows["end_s"] - rows["start_s"]
@@ -72,7 +76,11 @@ def job_time_wrong(run: RunTables) -> Violations:
         how="left",
         on=["repeat", "served_step"],
     )
+    turns = run.records.jobs.sort_values(["repeat", "job"])
+    gaps = turns.groupby("repeat")["job"].diff().fillna(1) != 1
     return combine(
+        bad_rows(turns, gaps, lambda r: f"job {r['job']:.0f} does not follow the one before"),
+        _ordered_elsewhere(run),
         bad_rows(rows, early, lambda _: "copied before it was ordered"),
         bad_rows(rows, fast | (took < 0), lambda r: f"{r['bytes']} bytes in {r['copy_s']} s"),
         bad_rows(rows, overlap, lambda _: "overlaps the previous job of its direction"),
@@ -82,6 +90,22 @@ def job_time_wrong(run: RunTables) -> Violations:
             lambda r: f"its pass {r['served_step']:.0f} begins before it has been loaded",
         ),
     )
+
+
+def _ordered_elsewhere(run: RunTables) -> Violations:
+    """Jobs that were ordered neither in the schedule of their pass nor in an empty one before it.
+
+    What is stored after the last pass counts to that.
+    """
+    steps = run.steps.assign(last=~run.steps["repeat"].duplicated(keep="last"))
+    idle = run.count_arrived("before_s") <= run.count_ended
+    since = steps["start_s"] - steps["load_wait_s"].astype(float).fillna(0)
+    steps["since_s"] = since.where(~idle, steps["before_s"])
+    steps["until_s"] = (steps["start_s"] + steps["schedule_s"]).where(~steps["last"], math.inf)
+    jobs = run.records.jobs.merge(steps[[*OF_PASS, "since_s", "until_s"]], how="left", on=OF_PASS)
+    early = jobs["ordered_s"] < jobs["since_s"] - TOLERANCE_S
+    late = jobs["ordered_s"] > jobs["until_s"] + TOLERANCE_S
+    return bad_rows(jobs, early | late, lambda r: f"job {r['job']:.0f} is ordered in another pass")
 
 
 def load_wrong(run: RunTables) -> Violations:
