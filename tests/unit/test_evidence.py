@@ -1,0 +1,119 @@
+"""Evidence: what a run has decides which oracles judge it, whoever made it."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from kvscope import evidence
+from kvscope.analyse.oracles.facts import origin_wrong
+from kvscope.analyse.oracles.registry import ORACLES, ROWS
+from kvscope.analyse.oracles.run_tables import RunTables
+from kvscope.analyse.records import Records, read_records
+from kvscope.kv_plan import KvGroup
+from tests.unit.report_fixture import Fake, write_experiment
+
+FULL = KvGroup("FullAttention", 2, 8, None, 8, 8, 8)
+WINDOW = KvGroup("SlidingWindow", 2, 8, 16, 8, 8, 8)
+UNKNOWN = KvGroup("Unknown", 2, 8, None, 8, 8, 8)
+
+OF_SETTINGS = {
+    *("batching_wrong", "facts_differ", "limit_exceeded", "prediction_wrong", "settings_differ"),
+    *("victim_wrong", "clocks_differ", "copy_cpu_wrong", "timings_differ"),
+    *("group_blocks_differ", "group_bytes_differ"),
+}
+OF_BLOCKS = {"blocks_differ", "preempted_with_room", "preemption_misplaced", "resumption_wrong"}
+OF_ORDER = {
+    *("blocks_differ", "hits_differ", "passes_apart", "passes_overlap", "preemption_misplaced"),
+    "tokens_differ",
+}
+OF_ANY_RUN = {"blocks_leaked", "outputs_differ", "time_source_differs", "value_missing"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Records:
+    fake = Fake({"kind": "swap"}, blocks=16, overflow="swap")
+    made = read_records(write_experiment(fake, tmp_path_factory.mktemp("evidence")))
+    return made.variant(kv_groups=groups_of(FULL), settings=made.settings)
+
+
+def groups_of(*groups: KvGroup) -> pd.DataFrame:
+    return pd.DataFrame([{"kv_group": at} | asdict(one) for at, one in enumerate(groups)])
+
+
+def judged(run: Records) -> set[str]:
+    tables = RunTables(run)
+    return {oracle.name for oracle in (*ROWS, *ORACLES) if oracle.need.met(tables)}
+
+
+def recording(run: Records, *groups: KvGroup, **server: Any) -> Records:
+    """The run as a recording of a server that says this of itself."""
+    server = {"kv_groups": [asdict(group) for group in groups or (FULL,)], **server}
+    found = evidence.of_recording(server)
+    facts = run.facts | {"recorded": server, "files": {}, "evidence": sorted(found)}
+    return run.variant(facts=facts, settings={}, kv_groups=groups_of(*groups or (FULL,)))
+
+
+def with_evidence(run: Records, *words: str) -> Records:
+    return run.variant(facts=run.facts | {"evidence": list(words)}, settings={})
+
+
+def test_a_recording_is_judged_by_all_but_its_settings(run: Records) -> None:
+    assert judged(run) - judged(recording(run)) == OF_SETTINGS
+
+
+@pytest.mark.parametrize(
+    ("groups", "server", "lost"),
+    [
+        ((FULL,), {"prefix_caching": True}, set()),
+        ((FULL, WINDOW), {}, set()),
+        ((FULL, WINDOW), {"prefix_caching": True}, OF_BLOCKS | {"hits_differ"}),
+        ((UNKNOWN,), {}, OF_BLOCKS),
+        ((FULL,), {"draft_tokens": 2}, OF_BLOCKS),
+        ((FULL,), {"overlapping": True}, OF_ORDER),
+        (
+            (FULL,),
+            {"connector": "OffloadingConnector"},
+            OF_BLOCKS | {"cost_wrong", "load_wrong", "load_wait_wrong"},
+        ),
+    ],
+)
+def test_a_server_takes_away_what_follows_from_what_is_not_known(
+    run: Records, groups: tuple[KvGroup, ...], server: dict[str, Any], lost: set[str]
+) -> None:
+    assert judged(recording(run)) - judged(recording(run, *groups, **server)) == lost
+
+
+def test_a_recording_whose_first_passes_are_gone_is_judged_by_its_values(run: Records) -> None:
+    assert judged(recording(run, first_step=7)) == OF_ANY_RUN | {"stalled_wrong"}
+
+
+@pytest.mark.parametrize("words", [(), (evidence.PASSES, evidence.ORDER)])
+def test_an_import_without_a_clock_is_judged_by_its_values(
+    run: Records, words: tuple[str, ...]
+) -> None:
+    assert judged(with_evidence(run, *words)) == OF_ANY_RUN
+    assert judged(with_evidence(run, *words, evidence.STALLS)) == OF_ANY_RUN | {"stalled_wrong"}
+
+
+@pytest.mark.parametrize("word", sorted(evidence.OWN))
+def test_a_run_by_kvscope_that_hides_evidence_is_refused(run: Records, word: str) -> None:
+    facts = run.facts | {"files": {"experiment.yaml": {"bytes": 1, "sha256": "a" * 64}}}
+    assert not origin_wrong(facts)
+    facts["evidence"] = [one for one in facts["evidence"] if one != word]
+    assert word in origin_wrong(facts).first
+
+
+def test_a_recording_that_hides_evidence_is_refused(run: Records) -> None:
+    facts = recording(run).facts
+    assert not origin_wrong(facts)
+    facts = facts | {"evidence": [one for one in facts["evidence"] if one != "blocks"]}
+    assert "blocks" in origin_wrong(facts).first
+
+
+def test_a_run_of_before_has_the_evidence_of_its_records(run: Records, tmp_path: Path) -> None:
+    old = {key: value for key, value in run.facts.items() if key != "evidence"} | {"schema": 3}
+    assert run.variant(facts=old).evidence == evidence.ALL - {evidence.KV_GROUPS}
+    assert Records(tmp_path, facts=old | {"imported_from": {}}).evidence == set()
