@@ -1,41 +1,69 @@
-"""What the shipped studies give, frozen: a change of the code is judged by what it changes here.
+"""What studies and judges give, frozen: a change of the code is judged by what it changes here.
 
-    python bench/frozen.py compare [--results results]
-    python bench/frozen.py write paper device=modeled --results results
+    python bench/frozen.py run victims --results DIR
+    python bench/frozen.py compare [victims] [--results DIR]
+    python bench/frozen.py write paper device=modeled [--results DIR]
+    python bench/frozen.py compare --judges [--every 10 | --oracle differs_from_replay]
+    python bench/frozen.py write --judges [--more 500]
 
 `bench/frozen/` has a file for each shipped study: the ids of its experiments and, of complete
-modeled ones, a digest of all tables of each experiment, its verdict, and a digest of each column
-over all experiments. Modeled runs have no clock, so that all of it is the same on every machine.
-`compare` plans each study again and, where its runs are in the results' directory, digests them
-again; it names what differs, and exits with 1 if anything does. `write STUDY [OVERRIDES]` freezes
-a study as it is now: only in a commit that names the line of CHANGELOG.md that says why.
+runs, a digest of all tables of each experiment, its verdict, and a digest of each column over all
+experiments; null where a study was not run. Modeled runs have no clock, so that all of it is the
+same on every machine; of measured ones it is the first repeat, without what a clock touches.
+`run` makes the runs of a modeled study, about as fast as `kvscope plan` says. `compare` plans each
+study again and, where its runs are in the results' directory, digests them again; it names what
+differs, and exits with 1 if anything does. `write STUDY [OVERRIDES]` freezes a study as it is now:
+only in a commit that names the line of CHANGELOG.md that says why.
+
+With `--judges` it is what the oracles of tables say of edited and forged records (`judged`):
+small runs are made on the modeled device, in `.cache/judged`. `compare` lists apart what is noticed
+no more, which fails, and what is noticed under other names. `--every 10` takes a tenth of the
+random edits; `--oracle` says how many cases one oracle notices of those that each other one did.
 """
 
 import argparse
 import json
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from kvscope.batch import Job, run_modeled
+from kvscope.errors import BadInput
 from kvscope.layout import experiment_directory, tables_directory
+from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope.quantities import plural
+from kvscope.run.display import Line
 
 ROOT = Path(__file__).parents[1]
 FROZEN = ROOT / "bench" / "frozen"
+RUNS = ROOT / ".cache" / "judged"
 DIGEST_BYTES = 6
+OF_ONE_RUN = "run_sha256"  # of run.json, which has times of the wall clock and the machine
+COUNTED = (
+    *("workload", "requests", "steps", "batch", "preemptions", "transfers", "kv_groups"),
+    *("hits", "evictions", "layers", "metrics", "repeat_metrics"),
+)
+COUNTS = ["passes", "requests", "preemptions", "tokens", "blocks", "B"]
+"""Tables, and units of metrics, of a measured run that are the same whenever it is measured."""
+TIMES = ("_s", "_ns")
+BY_CLOCK = ("stalled", "place", "campaign", "round", "waiting", "repeats_valid")
 MOST_NAMED = 5  # experiments and columns in a line
 
 
 @dataclass
 class Frozen:
-    """A study: of each experiment, by id, digest and verdict, or None; digests by column."""
+    """A study: of each experiment, by id, digest (or ?) and verdict, or None; digests by column."""
 
     study: str
     overrides: list[str]
@@ -54,34 +82,54 @@ class Frozen:
 
 
 def freeze(study: str, overrides: Sequence[str], results: Path) -> Frozen:
-    """A study as it is now; runs that are not in `results`, or measured, have None."""
-    planned = [
-        one.experiment for one in expand(study, list(overrides), ROOT / "config").experiments
-    ]
+    """A study as it is now; runs that are not in `results` have None."""
     found = Frozen(study, list(overrides))
     columns: dict[str, list[str]] = {}
-    for experiment in planned:
+    for experiment in _planned(study, overrides):
         run = experiment_directory(results, experiment.id)
-        known = not experiment.device.allocates and (run / "run.done").exists()
-        found.experiments[experiment.id] = _digest_run(run, columns) if known else None
+        known = (run / "run.done").exists() and (tables_directory(run) / "analyse.json").exists()
+        digests = _digests(run, measured=experiment.device.allocates) if known else {}
+        for name, digest in digests.items():
+            columns.setdefault(name, []).append(digest)
+        found.experiments[experiment.id] = _summary(run, digests) if known else None
     if None not in found.experiments.values():
         found.columns = {name: _digest(sorted(each)) for name, each in sorted(columns.items())}
     return found
 
 
-def _digest_run(run: Path, columns: dict[str, list[str]]) -> str:
-    """The digest of a run's tables, and its verdict; each column's digest goes into `columns`."""
-    every = []
-    for directory in (run, tables_directory(run)):
-        for path in sorted(directory.glob("*.parquet")):
-            table = pq.read_table(path)
+def _planned(study: str, overrides: Sequence[str]) -> list[Experiment]:
+    return [one.experiment for one in expand(study, list(overrides), ROOT / "config").experiments]
+
+
+def _digests(run: Path, measured: bool) -> dict[str, str]:
+    """The digest of each column of a run's tables; if it was measured, of those with counts."""
+    found = {}
+    for directory in {run, tables_directory(run)}:
+        for path in directory.glob("*.parquet"):
+            if measured and path.stem not in COUNTED:
+                continue
+            table = _counts(pq.read_table(path)) if measured else pq.read_table(path)
             for name in table.column_names:
-                digest = _digest(table.column(name).to_pylist())
-                columns.setdefault(f"{path.stem}.{name}", []).append(digest)
-                every.append(f"{path.stem}.{name} {digest}")
+                if name != OF_ONE_RUN:
+                    found[f"{path.stem}.{name}"] = _digest(table.column(name).to_pylist())
+    return found
+
+
+def _counts(table: pa.Table) -> pa.Table:
+    """The rows of the first repeat, as noise decides how many follow, and columns without times."""
+    if "repeat" in table.column_names:
+        table = table.filter(pc.equal(table["repeat"], 0))
+    if "metric" in table.column_names:
+        table = table.filter(pc.is_in(table["unit"], pa.array(COUNTS)))
+    kept = [one for one in table.column_names if not one.endswith(TIMES) and one not in BY_CLOCK]
+    return table.select(kept)
+
+
+def _summary(run: Path, digests: dict[str, str]) -> str:
+    """The digest of all columns, and the run's verdict."""
     verdict = json.loads((tables_directory(run) / "analyse.json").read_text(encoding="utf-8"))
     words = "valid" if verdict["valid"] else ", ".join(sorted(verdict["reasons"]))
-    return f"{_digest(every)} {words}"
+    return f"{_digest([f'{name} {one}' for name, one in sorted(digests.items())])} {words}"
 
 
 def _digest(values: list[Any]) -> str:
@@ -98,7 +146,7 @@ def differences(frozen: Frozen, now: Frozen) -> Iterator[str]:
     changed = [
         one
         for one, digest in now_ids.items()
-        if digest is not None and then_ids.get(one) not in (None, digest)
+        if digest is not None and _changed(then_ids.get(one), digest)
     ]
     if changed:
         yield f"other tables or verdicts, {plural(len(changed), 'experiment')}: {_named(changed)}"
@@ -109,16 +157,36 @@ def differences(frozen: Frozen, now: Frozen) -> Iterator[str]:
             yield f"other values, {plural(len(apart), 'column')}: {_named(apart)}"
 
 
+def _changed(then: str | None, now: str) -> bool:
+    """Whether digest or verdict differ; `?` is a digest that is not known."""
+    if then is None or then == now:
+        return False
+    digest, _, verdict = then.partition(" ")
+    return digest != "?" or verdict != now.partition(" ")[2]
+
+
 def _named(names: Sequence[str]) -> str:
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return ", ".join(names[:MOST_NAMED]) + more
 
 
-def compare(results: Path) -> int:
-    """Print what differs of each frozen study; 1 if anything does."""
+def run(study: str, overrides: Sequence[str], results: Path) -> int:
+    """Run the modeled experiments of a study, one after another, with their tables."""
+    planned = _planned(study, overrides)
+    if any(one.device.allocates for one in planned):
+        raise BadInput(f"{study}: measured experiments are run by snakemake")
+    jobs = [Job(one, experiment_directory(results, one.id), tables=True) for one in planned]
+    with Line(sys.stderr) as line:
+        return run_modeled(jobs, line)
+
+
+def compare(study: str | None, overrides: Sequence[str], results: Path) -> int:
+    """Print what differs of this frozen study, or of each; 1 if anything does."""
     differs = False
     for path in sorted(FROZEN.glob("*.json")):
         frozen = Frozen(**json.loads(path.read_text(encoding="utf-8")))
+        if study not in (None, frozen.study) or list(overrides) not in ([], frozen.overrides):
+            continue
         now = freeze(frozen.study, frozen.overrides, results)
         found = [*differences(frozen, now)]
         compared = sum(digest is not None for digest in now.experiments.values())
@@ -130,21 +198,45 @@ def compare(results: Path) -> int:
 
 
 def main() -> int:
-    """Compare or write, as the command line says."""
+    """Run, compare or write, as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("compare", "write"))
-    parser.add_argument("study", nargs="?", help="to write: its name")
+    parser.add_argument("what", choices=("run", "compare", "write"))
+    parser.add_argument("study", nargs="?", help="its name; to compare, all without one")
     parser.add_argument("overrides", nargs="*", help="such as device=modeled")
     parser.add_argument("--results", type=Path, default=ROOT / "results")
+    parser.add_argument("--judges", action="store_true", help="of oracles in place of studies")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="each Nth edit only")
+    parser.add_argument("--oracle", metavar="NAME", help="this one alone, and in place of which")
+    parser.add_argument("--more", type=int, metavar="N", help="N random edits more, new forgeries")
     given = parser.parse_args()
+    if given.judges:
+        return _judges(given)
     if given.what == "compare":
-        return compare(given.results)
+        return compare(given.study, given.overrides, given.results)
     if given.study is None:
-        parser.error("write: name a study, such as `write paper device=modeled`")
+        parser.error(f"{given.what}: name a study, such as `{given.what} paper device=modeled`")
+    if given.what == "run":
+        return run(given.study, given.overrides, given.results)
     frozen = freeze(given.study, given.overrides, given.results)
     frozen.write()
     known = sum(digest is not None for digest in frozen.experiments.values())
     print(f"{frozen.file}: {len(frozen.experiments)} ids, {known} runs")
+    return 0
+
+
+def _judges(given: argparse.Namespace) -> int:
+    """The command on judges, whose runs are made by the code as it is now."""
+    import judged
+    from judged_runs import experiment
+    from measuring import in_measured_environment
+
+    in_measured_environment(experiment("swap, mixed"))
+    sys.path.insert(0, str(ROOT))  # the project's tests
+    shutil.rmtree(RUNS, ignore_errors=True)
+    say = partial(print, flush=True)
+    if given.what == "compare":
+        return judged.compare(RUNS, given.every, given.oracle, say)
+    judged.write(RUNS, given.more, say)
     return 0
 
 

@@ -88,6 +88,51 @@ def test_a_verdict_and_a_table_that_is_gone_are_seen(frozen: ModuleType, results
     assert columns == "other values, 1 column: metrics.value"
 
 
+def test_what_only_says_which_run_it_was_is_not_compared(frozen: ModuleType, results: Path) -> None:
+    def of_run(sha256: str) -> None:
+        metrics = pd.DataFrame({"value": [0.0], "run_sha256": [sha256]})
+        metrics.to_parquet(tables_directory(run_of(results, 0)) / "metrics.parquet")
+
+    of_run("a")
+    before = frozen.freeze(STUDY, OVERRIDES, results)
+    of_run("b")
+    assert not differences(frozen, before, results)
+
+
+def test_where_only_the_verdict_is_known_it_is_compared(frozen: ModuleType, results: Path) -> None:
+    before = frozen.freeze(STUDY, OVERRIDES, results)
+    before.experiments = dict.fromkeys(before.experiments, "? valid")
+    assert not differences(frozen, before, results)
+    verdict(run_of(results, 0), valid=False)
+    assert differences(frozen, before, results) == [
+        f"other tables or verdicts, 1 experiment: {run_of(results, 0).name}"
+    ]
+
+
+def test_of_a_measured_run_counts_of_the_first_repeat_are_compared(
+    frozen: ModuleType, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+
+    def digests(second: int, duration_s: float, tokens: int) -> dict[str, str]:
+        steps = {"repeat": [0, 1], "tokens": [tokens, second], "duration_s": duration_s}
+        pd.DataFrame(steps).to_parquet(run / "steps.parquet")
+        metrics = {"unit": ["s", "tokens"], "value": [duration_s, float(tokens)]}
+        pd.DataFrame(metrics | {"metric": "m"}).to_parquet(run / "metrics.parquet")
+        pd.DataFrame({"start_ns": [duration_s]}).to_parquet(run / "timeline.parquet")
+        return frozen._digests(run, measured=True)
+
+    before = digests(5, 0.1, 7)
+    assert {"steps.tokens", "metrics.value"} < set(before)
+    assert before == digests(6, 0.2, 7)
+    after = digests(5, 0.1, 8)
+    assert {name for name in before if before[name] != after[name]} == {
+        "steps.tokens",
+        "metrics.value",
+    }
+
+
 def test_ids_that_are_new_or_gone_are_named(frozen: ModuleType, results: Path) -> None:
     before = frozen.freeze(STUDY, OVERRIDES, results)
     older = deepcopy(before)

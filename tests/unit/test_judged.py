@@ -1,0 +1,147 @@
+"""The harness that says what the judges of a run notice no more, or under another name."""
+
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from kvscope.analyse.records import Records, read_records
+from kvscope.errors import BadInput
+from kvscope.tables import HOST_TABLES
+
+from .report_fixture import Fake, write_experiment
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.thorough
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[None]:
+    """The programs of bench can be imported."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(str(ROOT / "bench"))
+        yield
+
+
+@pytest.fixture(scope="module")
+def judged(bench: None) -> Any:
+    return import_module("judged")
+
+
+@pytest.fixture(scope="module")
+def cases(bench: None) -> Any:
+    return import_module("judged_cases")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Records:
+    fake = Fake({"kind": "pool"}, blocks=16, overflow="swap", host_blocks=5, requests=6)
+    return read_records(write_experiment(fake, tmp_path_factory.mktemp("results")))
+
+
+NOTICED = {"an edit": {"blocks_differ", "tokens_differ"}, "another": {"phase_wrong"}, "free": set()}
+
+
+def changes(judged: Any, **now: set[str]) -> Any:
+    after = {name: frozenset(names) for name, names in (NOTICED | now).items()}
+    return judged.Changes.of({k: frozenset(v) for k, v in NOTICED.items()}, after)
+
+
+def test_nothing_differs_from_itself(judged: Any) -> None:
+    found = changes(judged)
+    assert [*found.lines()] == ["judges: 3 cases compared"]
+    assert not found.fails
+
+
+def test_what_is_noticed_no_more_fails(judged: Any) -> None:
+    found = changes(judged, another=set())
+    assert found.lost == ["another (phase_wrong)"]
+    assert found.fails
+
+
+@pytest.mark.parametrize("name", NOTICED)
+def test_a_judge_that_fails_has_noticed_nothing(judged: Any, name: str) -> None:
+    found = changes(judged, **{name: {"crash: TypeError"}})
+    assert found.crashed == [f"{name} (crash: TypeError)"]
+    assert found.fails
+    assert not judged.noticed({"crash: TypeError"})
+
+
+def test_what_is_noticed_only_now_is_listed_and_does_not_fail(judged: Any) -> None:
+    found = changes(judged, free={"rows"})
+    assert found.gained == ["free (rows)"]
+    assert not found.fails
+
+
+def test_other_names_are_counted_by_the_name_that_they_replace(judged: Any) -> None:
+    found = changes(judged, **{"an edit": {"differs", "tokens_differ"}, "another": {"differs"}})
+    assert found.renamed == {("blocks_differ", "differs"): 1, ("phase_wrong", "differs"): 1}
+    found = changes(judged, **{"an edit": {"tokens_differ"}})
+    assert found.renamed == {("blocks_differ", "(others of them)"): 1}
+    found = changes(judged, another={"phase_wrong", "differs"})
+    assert found.renamed == {("(all of them)", "and differs"): 1}
+    assert not found.fails
+
+
+def test_a_case_that_cannot_be_made_and_a_sound_run_that_is_refused_fail(judged: Any) -> None:
+    then = {"a run: nothing": frozenset[str](), "gone": frozenset({"rows"})}
+    found = judged.Changes.of(then, {"a run: nothing": frozenset({"differs"})})
+    assert (found.unsound, found.gone) == (["a run: nothing (differs)"], ["gone"])
+    assert found.fails
+
+
+def test_of_each_oracle_it_is_said_how_many_of_its_cases_another_one_notices(judged: Any) -> None:
+    then = {"a": {"old"}, "b": {"old", "older"}}
+    assert [*judged.shares(then, {"a": {"new"}, "b": set()}, "new")] == [
+        "  old: 1 of 2",
+        "    not b",
+        "  older: 0 of 1",
+        "    not b",
+    ]
+
+
+def test_an_edit_may_be_noticed_by_the_name_of_its_column(judged: Any, cases: Any) -> None:
+    edit = cases.Edit("a run", "steps", "start_s", 3, 0.1, 0.2)
+    found = [{"new", "steps.start_s"}, {"new", "steps.end_s"}, {"new"}, set[str]()]
+    said = judged.places([(edit, frozenset(names)) for names in found], "new")
+    assert said == "  of 3 edits noticed, 1 by the name of their column"
+
+
+def test_an_edit_is_of_one_cell_and_of_what_was_there(cases: Any, run: Records) -> None:
+    edits = [*cases.draw({"fake": run}, 60, (3, 0))]
+    assert edits == [*cases.draw({"fake": run}, 60, (3, 0))]
+    assert len({edit.table for edit in edits}) > 4
+    for edit in edits:
+        edited = edit.of(run)
+        for table in (one.name for one in HOST_TABLES):
+            differs = unequal(getattr(run, table), getattr(edited, table))
+            assert differs == ([(edit.row, edit.column)] if table == edit.table else []), edit.name
+        with pytest.raises(BadInput, match="this cell is"):
+            edit.of(edited)
+
+
+def unequal(one: pd.DataFrame, other: pd.DataFrame) -> list[tuple[int, str]]:
+    """The places of cells that differ."""
+    assert list(one) == list(other)
+    return [
+        (row, str(column))
+        for column in one
+        for row, (a, b) in enumerate(zip(one[column], other[column], strict=True))
+        if not (np.array_equal(a, b) or (pd.api.types.is_scalar(a) and pd.isna(a) and pd.isna(b)))
+    ]
+
+
+def test_what_is_written_is_read(judged: Any, cases: Any, tmp_path: Path) -> None:
+    edit = cases.Edit("a run", "steps", "start_s", 3, 0.1 + 0.2, None)
+    listed = cases.Edit("a run", "workload", "after", 1, ["0"], ["1"])
+    made = judged.Judged(
+        [(edit, frozenset({"a", "b"})), (listed, frozenset())], {"forged → so": frozenset({"c"})}
+    )
+    made.write(tmp_path)
+    assert judged.Judged.read(tmp_path) == made
+    assert [len(path.read_text().splitlines()) for path in sorted(tmp_path.iterdir())] == [2, 1]
