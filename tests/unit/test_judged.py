@@ -145,3 +145,11 @@ def test_what_is_written_is_read(judged: Any, cases: Any, tmp_path: Path) -> Non
     made.write(tmp_path)
     assert judged.Judged.read(tmp_path) == made
     assert [len(path.read_text().splitlines()) for path in sorted(tmp_path.iterdir())] == [2, 1]
+
+
+def test_sound_runs_are_frozen_as_sound_and_nearly_all_edits_as_noticed(judged: Any) -> None:
+    frozen = judged.Judged.read()
+    sound = [name for name in frozen.forgeries if name.endswith(": nothing")]
+    assert sound
+    assert not any(frozen.forgeries[name] for name in sound)
+    assert sum(judged.noticed(names) for _, names in frozen.edits) > 0.95 * len(frozen.edits)
