@@ -21,9 +21,9 @@ from typing import Any
 import pandas as pd
 
 from kvscope import batch
-from kvscope.analyse.metrics import makespan_s
 from kvscope.analyse.oracles.registry import judge_tables
 from kvscope.analyse.records import read_records
+from kvscope.analyse.serving_metrics import makespan_s
 from kvscope.errors import BadInput
 from kvscope.oracle import VIOLATED
 from kvscope.plan.experiment import Experiment

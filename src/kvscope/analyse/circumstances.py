@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvscope.analyse.metrics import makespan_s, stall_time_s
 from kvscope.analyse.records import Records, counted_repeats, disturbances, sharings
+from kvscope.analyse.serving_metrics import makespan_s, stall_time_s
 from kvscope.analyse.statistics import coefficient_of_variation
 
 MAXIMUM_VARIATION = 0.10

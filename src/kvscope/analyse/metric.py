@@ -4,6 +4,7 @@ Other packages add metrics as entry points in the group `kvscope.metric`, each a
 `python -m kvscope.docs` generates the tables of docs/METRICS.md from the declarations.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,11 @@ class Metric(Measure):
     def __call__(self, records: "Records") -> float:
         """The metric's value for one repeat, in `unit`."""
         return self.of(records)
+
+
+def ratio(numerator: float, denominator: float) -> float:
+    """A quotient; NaN of 0."""
+    return numerator / denominator if denominator else math.nan
 
 
 def is_of_time(unit: str) -> bool:
