@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from kvscope import cli
-from kvscope.kv_plan import AttentionLayers, HeldBlocks, KvGroup, KvPlan, pairs
+from kvscope.kv_bytes import AttentionLayers, HeldBlocks, KvPlan, pairs
+from kvscope.kv_plan import KvGroup
 from kvscope.plan.hardware import hardware
 from kvscope.report.kv_bytes import Losses, bytes_words, lengths
 

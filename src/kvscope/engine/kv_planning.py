@@ -46,7 +46,7 @@ from vllm.v1.worker.utils import (
 
 from kvscope.engine.kv_groups import groups_of
 from kvscope.errors import BadInput
-from kvscope.kv_plan import AttentionLayers, HeldBlocks, KvPlan
+from kvscope.kv_bytes import AttentionLayers, HeldBlocks, KvPlan
 from kvscope.reading import last_line
 
 ADVICE = " Try increasing `gpu_memory_utilization`"

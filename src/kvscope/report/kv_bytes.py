@@ -7,7 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.kv_plan import HeldBlocks, KvGroup, KvPlan
+from kvscope.kv_bytes import HeldBlocks, KvPlan
+from kvscope.kv_plan import KvGroup
 from kvscope.machine import installed_vllm
 from kvscope.plan.hardware.hardware import Hardware
 from kvscope.quantities import short_duration
