@@ -24,6 +24,7 @@ from kvscope.collect.kv.tables import write_kv_tables
 from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.oracles.run_facts import RunFacts
 from kvscope.events import COLUMNS, FLUSH_VERSION, RECORD, RECORD_ALL_HEADS, encode_records
+from kvscope.runschema import TracingRecord
 
 LAYERS, HEADS, WORKERS, BLOCK_SIZE = 32, 8, 2, 16
 DIFFERENT = 8  # different flushes; they are repeated with other times
@@ -39,9 +40,10 @@ def main() -> None:
 def measure(raw: Path, out: Path) -> dict[str, Any]:
     """Collect here and now; then read alone."""
     samples = [{"ticks": t, "host_ns": t, "uncertainty_ns": 50} for t in (0, 10**12)]
-    facts = {"tracing": {"clock": {"ns_per_tick": 1.0, "samples": samples}}}
+    clock = {"name": "ns", "ns_per_tick": 1.0, "samples": samples}
+    tracing = TracingRecord.model_validate({"name": "full", "clock": clock})
     begin, cpu_begin = time.perf_counter(), time.process_time()
-    account = write_kv_tables(raw, out, Judge(RunFacts(EventClock.of_run(facts, raw))))
+    account = write_kv_tables(raw, out, Judge(RunFacts(EventClock.of_run(tracing, raw))))
     wall, cpu = time.perf_counter() - begin, time.process_time() - cpu_begin
     peak = peak_mb()
     begin = time.perf_counter()

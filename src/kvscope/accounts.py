@@ -5,6 +5,7 @@ and records size and SHA-256 of every file that the stage wrote. A later stage c
 tables that belong to another measurement and tables that were changed.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,17 +15,15 @@ from kvscope.errors import BadInput
 from kvscope.files import make_directory, read_json, remove, remove_temporaries, write_json
 from kvscope.reading import short_repr
 from kvscope.runfile import (
-    COMPLETE,
     NSYS_LOG,
     PERFETTO,
     RUN_FILE,
-    TRACING,
     file_problem,
     file_record,
-    read_run,
+    read_record,
     run_sha256,
 )
-from kvscope.runschema import ABSENT, FileName, FileRecord, Record, Whole, damage
+from kvscope.runschema import Absent, FileName, FileRecord, Record, RunRecord, Whole, damage
 from kvscope.tables import (
     ANALYSIS_TABLES,
     KV_TABLES,
@@ -80,7 +79,7 @@ class _CollectRecord(_AccountRecord):
 
     rows: dict[str, Whole]
     warnings: list[str]
-    kv_events: _KvEventsRecord = ABSENT
+    kv_events: Absent[_KvEventsRecord] = None
 
 
 class _ReasonRecord(Record, strict=True):
@@ -106,7 +105,7 @@ class _AnalyseRecord(_AccountRecord):
 
     valid: bool
     reasons: list[_ReasonRecord]
-    circumstances: list[_ReasonRecord] = ABSENT  # of earlier versions
+    circumstances: Absent[list[_ReasonRecord]] = None  # of earlier versions
     oracles: list[_VerdictRecord]
 
 
@@ -159,7 +158,7 @@ def read(out: Path, account: str, run: Path) -> dict[str, Any]:
         raise StaleResult(
             f"{path} was made from another measurement than {run / RUN_FILE} holds now; {remedy}"
         )
-    record = read_run(run)
+    record = read_record(run)
     if lacking := _files_due(account, record) - facts["files"].keys():
         if lacking == {REPEAT_METRICS.file}:
             raise StaleResult(f"{path}: of an earlier version, without {min(lacking)}; {remedy}")
@@ -169,7 +168,7 @@ def read(out: Path, account: str, run: Path) -> dict[str, Any]:
     return facts
 
 
-def _files_due(account: str, record: dict[str, Any]) -> set[str]:
+def _files_due(account: str, record: RunRecord) -> set[str]:
     """The files that a stage must write for a run with this run.json; it may write more."""
     if account == ANALYSED:
         return {*FILES[ANALYSED]}
@@ -177,9 +176,9 @@ def _files_due(account: str, record: dict[str, Any]) -> set[str]:
     return {table.file for table in due}
 
 
-def _has_kv_events(record: dict[str, Any]) -> bool:
+def _has_kv_events(record: RunRecord) -> bool:
     """Whether a run was traced and completed; a failed run may have left no events."""
-    return TRACING in record and record["status"] == COMPLETE
+    return record.tracing is not None and record.complete
 
 
 def is_current(out: Path, account: str, run: Path) -> bool:
@@ -189,24 +188,30 @@ def is_current(out: Path, account: str, run: Path) -> bool:
     hashing it takes too long.
     """
     try:
-        files = read(out, account, run)["files"]
+        files = files_of(read(out, account, run))
     except BadInput:
         return False
     written_s = (out / account).stat().st_mtime
     return not any(_differs(out / name, file, written_s) for name, file in files.items())
 
 
-def _differs(path: Path, record: dict[str, Any], written_s: float) -> bool:
-    if not path.is_file() or path.stat().st_size != record["bytes"]:
+def files_of(facts: Mapping[str, Any]) -> dict[str, FileRecord]:
+    """The files that an account records, by name."""
+    return {name: FileRecord(**file) for name, file in facts["files"].items()}
+
+
+def _differs(path: Path, record: FileRecord, written_s: float) -> bool:
+    if not path.is_file() or path.stat().st_size != record.bytes:
         return True
-    trusted = record["bytes"] > HASHED_BYTES and path.stat().st_mtime <= written_s
+    trusted = record.bytes > HASHED_BYTES and path.stat().st_mtime <= written_s
     return not trusted and file_problem(path, record) is not None
 
 
 def require_unchanged(out: Path, facts: dict[str, Any], *names: str) -> None:
     """Raise BadInput if one of these files differs from its record in the account `facts`."""
+    files = files_of(facts)
     for name in names:
-        record = facts["files"].get(name)
+        record = files.get(name)
         complaint = (
             file_problem(out / name, record) if record else f"{out / name}: not in the account"
         )
@@ -222,4 +227,4 @@ def complaints(out: Path, account: str, run: Path) -> list[str]:
         facts = read(out, account, run)
     except BadInput as error:
         return [str(error)]
-    return [c for name, file in facts["files"].items() if (c := file_problem(out / name, file))]
+    return [c for name, file in files_of(facts).items() if (c := file_problem(out / name, file))]

@@ -141,8 +141,8 @@ def _tables_problem(directory: Path) -> str | None:
 
 def _measured_s(directory: Path) -> float:
     """Seconds of all repeats of a run."""
-    repeats = runfile.read_run(directory)["clock"]["repeats"]
-    return sum(float(entry["duration_s"]) for entry in repeats)
+    repeats = runfile.read_record(directory).clock.repeats
+    return sum(entry.duration_s for entry in repeats)
 
 
 def run_each(jobs: Sequence[Job], out: TextIO) -> int:

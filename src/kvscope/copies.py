@@ -4,12 +4,11 @@ The measured process computes this of its warm-up, `kvscope check` of the repeat
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from kvscope.runfile import IMPORTED_FROM
+from kvscope.runschema import RunRecord
 from kvscope.time_sources import MODELED
 
 OUT, IN = DIRECTIONS = ("out", "in")
@@ -30,16 +29,16 @@ NAMES: Mapping[tuple[str, str], str] = {
 Copies = dict[str, dict[str, float]]
 
 
-def clock_of(facts: Mapping[str, Any]) -> str:
+def clock_of(record: RunRecord) -> str:
     """The clock that the copies of a run with this run.json are counted by.
 
     A host that awaits its copies times them itself.
     """
-    if IMPORTED_FROM in facts:
+    if record.imported_from:
         return LOG
-    if facts.get("time_source") == MODELED:
+    if record.time_source == MODELED:
         return VIRTUAL_CLOCK
-    return HOST_CLOCK if facts.get("engine", {}).get("copies_awaited", True) else DEVICE_CLOCK
+    return DEVICE_CLOCK if record.engine.copies_awaited is False else HOST_CLOCK
 
 
 def copies_of(transfers: pd.DataFrame) -> Copies:

@@ -5,7 +5,6 @@ tables.
 """
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,26 +12,25 @@ import pyarrow.parquet as pq
 
 from kvscope import evidence, tables
 from kvscope.copies import ACTIVATIONS, IN, KV, OUT, clock_of
-from kvscope.runfile import IMPORTED_FROM, RECORDED
-from kvscope.runschema import TRANSFERS
+from kvscope.runschema import TRANSFERS, RunRecord
 
 OF_A_COPY = {"swap_out_s": OUT, "swap_in_s": IN}
 """Columns of `preemptions` that had the seconds of a copy."""
 
 
-def evidence_of(directory: Path, facts: dict[str, Any]) -> frozenset[str]:
-    """The evidence that the run in `directory` has, whose run.json (`facts`) does not list it.
+def evidence_of(directory: Path, record: RunRecord) -> frozenset[str]:
+    """The evidence that the run in `directory` has, whose run.json (`record`) does not list it.
 
     Published files gave what an import found, and no evidence.
     """
-    if IMPORTED_FROM in facts:
+    if record.imported_from:
         return frozenset()
-    if RECORDED in facts:
-        return evidence.of_recording(facts[RECORDED]) - _not_recorded(directory)
+    if record.recorded:
+        return evidence.of_recording(record.recorded.as_written()) - _not_recorded(directory)
     lacking = _not_recorded(directory)
-    if tables.KV_GROUPS.file not in facts.get("files", ()):
+    if tables.KV_GROUPS.file not in record.files:
         lacking.add(evidence.KV_GROUPS)
-    if facts.get("schema", TRANSFERS) < TRANSFERS and _lack_times(read_transfers(directory, facts)):
+    if record.schema_version < TRANSFERS and _lack_times(read_transfers(directory, record)):
         lacking.add(evidence.COPIES)
     return evidence.ALL - lacking
 
@@ -63,18 +61,18 @@ def _names(path: Path) -> list[str]:
     return names
 
 
-def read_transfers(directory: Path, facts: dict[str, Any]) -> pd.DataFrame:
-    """The copies of the run in `directory`, whose run.json has these `facts`.
+def read_transfers(directory: Path, record: RunRecord) -> pd.DataFrame:
+    """The copies of the run in `directory`, which has this `record`.
 
     When activations were saved, and in how many blocks, was not recorded: it is null, as is
     what the file has no column for.
     """
     found = [
-        _of_preemptions(_columns(directory / tables.PREEMPTIONS.file), facts),
+        _of_preemptions(_columns(directory / tables.PREEMPTIONS.file), record.engine.block_size),
         _of_steps(_columns(directory / tables.STEPS.file)),
     ]
     frame = pd.concat([part for part in found if len(part)] or [tables.TRANSFERS.empty()])
-    frame = frame.assign(clock=clock_of(facts), time_source=facts.get("time_source"))
+    frame = frame.assign(clock=clock_of(record), time_source=record.time_source)
     frame = frame.sort_values(["repeat", "step", "start_s"], ignore_index=True)
     typed: pd.DataFrame = tables.to_arrow(tables.TRANSFERS, frame).to_pandas()
     return typed
@@ -89,15 +87,14 @@ def _columns(path: Path) -> pd.DataFrame:
     return frame
 
 
-def _of_preemptions(rows: pd.DataFrame, facts: dict[str, Any]) -> pd.DataFrame:
+def _of_preemptions(rows: pd.DataFrame, block_size: int) -> pd.DataFrame:
     """A copy for each row with a time of one."""
     if not {"bytes", *OF_A_COPY} <= {*rows}:
         return pd.DataFrame()
     copy_s = rows["swap_out_s"].fillna(rows["swap_in_s"])
     rebuild_s = rows["rebuild_s"].astype(float) if "rebuild_s" in rows else np.nan
     rows = rows.assign(copy_s=copy_s, rebuild_s=rebuild_s)[copy_s.notna()]
-    size = facts.get("engine", {}).get("block_size")
-    blocks = -(-rows["tokens"] // size) if size else rows["blocks"]
+    blocks = -(-rows["tokens"] // block_size) if block_size else rows["blocks"]
     return pd.DataFrame(
         {
             **{name: rows[name] for name in ("repeat", "step", "request_id")},

@@ -28,7 +28,7 @@ from kvscope.layout import (
     study_directory,
     tables_directory,
 )
-from kvscope.runschema import EVIDENCE, TRANSFERS
+from kvscope.runschema import EVIDENCE, TRANSFERS, RunRecord
 from kvscope.tables import ANALYSIS_TABLES, COMPARISONS, HOST_TABLES, METRICS, Table
 from kvscope.time_sources import BY_CLOCK, time_source_of
 
@@ -49,10 +49,11 @@ def _table(table: Table) -> cached_property[pd.DataFrame]:
 
 
 class Run:
-    """One run: run.json as `facts`, and each table as an attribute of its name.
+    """One run: run.json as `record`, and each table as an attribute of its name.
 
-    `known` are facts, tables and the `tables_directory` given by the caller instead of read. An
-    attribute raises BadInput, naming the file, if its file is missing, damaged, changed or stale.
+    `known` are the record, tables and the `tables_directory` given by the caller instead of read,
+    and `facts` the JSON object of a record. An attribute raises BadInput, naming the file, if its
+    file is missing, damaged, changed or stale.
     """
 
     workload = _table(tables.WORKLOAD)
@@ -77,22 +78,29 @@ class Run:
 
     def __init__(self, directory: Path, **known: Any) -> None:
         self.directory = directory
+        if (facts := known.pop("facts", None)) is not None:
+            known["record"] = RunRecord.model_validate(facts)
         self.repeat: int | None = None
         self._whole: Self | None = None
         self._known = known
         vars(self).update(known)
 
     @cached_property
+    def record(self) -> RunRecord:
+        """The contents of run.json, typed."""
+        return runfile.read_record(self.directory)
+
+    @cached_property
     def facts(self) -> dict[str, Any]:
-        """The contents of run.json."""
-        return runfile.read_run(self.directory)
+        """The contents of run.json as a JSON object, which kvscope itself does not read."""
+        return self.record.as_written()
 
     @cached_property
     def evidence(self) -> frozenset[str]:
         """What its records hold (`kvscope.evidence`)."""
-        if self.facts.get("schema", EVIDENCE) < EVIDENCE:
-            return earlier.evidence_of(self.directory, self.facts)
-        return frozenset(self.facts.get("evidence", ()))
+        if self.record.schema_version < EVIDENCE:
+            return earlier.evidence_of(self.directory, self.record)
+        return frozenset(self.record.evidence)
 
     @cached_property
     def tables_directory(self) -> Path:
@@ -104,7 +112,7 @@ class Run:
         """Where its times come from, by run.json and by its tables (see `time_source_of`)."""
         if self.repeat is not None:
             return self.whole.time_source
-        return time_source_of(self.facts, self.table_sources)
+        return time_source_of(self.record.time_source, self.table_sources)
 
     @cached_property
     def table_sources(self) -> frozenset[str]:
@@ -119,12 +127,12 @@ class Run:
     @property
     def block_size(self) -> int:
         """Tokens per block of the KV cache; 0 if not known."""
-        return int(self.facts.get("engine", {}).get("block_size", 0))
+        return self.record.engine.block_size
 
     @property
     def block_bytes(self) -> float:
         """Bytes of a block of the KV cache, all layers; NaN if not known."""
-        return float(self.facts.get("engine", {}).get("block_bytes") or math.nan)
+        return float(self.record.engine.block_bytes or math.nan)
 
     @cached_property
     def served(self) -> pd.DataFrame:
@@ -146,7 +154,7 @@ class Run:
     def of_repeat(self, number: int) -> Self:
         """A view of one repeat, whose tables have only the rows of that repeat."""
         places = {"tables_directory": self.tables_directory}
-        view = type(self)(self.directory, facts=self.facts, **places)
+        view = type(self)(self.directory, record=self.record, **places)
         view.repeat, view._whole = number, self.whole
         return view
 
@@ -154,7 +162,7 @@ class Run:
     def numbers(self) -> list[int]:
         """The numbers of the repeats, in order; [0] for a published trace of kernels alone."""
         numbers = {*self.requests["repeat"], *self.steps["repeat"]}
-        return sorted(numbers or ({0} if runfile.TRACING in self.facts else ()))
+        return sorted(numbers or ({0} if self.record.tracing else ()))
 
     @cached_property
     def timed(self) -> list[int]:
@@ -163,8 +171,7 @@ class Run:
         A profiled repeat was served under the profiler, after those that are measured. Nothing is
         selected by what else the machine did.
         """
-        repeats = (self.facts.get("clock") or {}).get("repeats", [])
-        profiled = {entry["repeat"] for entry in repeats if entry.get("profiled")}
+        profiled = {entry.repeat for entry in self.record.clock.repeats if entry.profiled}
         return [number for number in self.numbers if number not in profiled] or self.numbers
 
     def repeats(self) -> Iterator[Self]:
@@ -172,9 +179,9 @@ class Run:
         yield from map(self.of_repeat, self.numbers)
 
     def variant(self, **known: Any) -> Self:
-        """A copy of the run in which `known` replaces facts or tables."""
+        """A copy of the run in which `known` replaces the record, its `facts`, or tables."""
         read = {name: frame for name, frame in vars(self).items() if name in tables.TABLES}
-        return type(self)(self.directory, **{"facts": self.facts, **self._known, **read, **known})
+        return type(self)(self.directory, **{"record": self.record, **self._known, **read, **known})
 
     # ------------------------------------------------------------------ reading
 
@@ -188,12 +195,12 @@ class Run:
         A host table that the run did not record (after a failure, or without layers) is empty.
         """
         path = self.path(table)
-        if table is tables.TRANSFERS and self.facts.get("schema", TRANSFERS) < TRANSFERS:
+        if table is tables.TRANSFERS and self.record.schema_version < TRANSFERS:
             sources = (tables.PREEMPTIONS.file, tables.STEPS.file)
-            runfile.require_unchanged(self.directory, self.facts, *sources)
-            return earlier.read_transfers(self.directory, self.facts)
+            runfile.require_unchanged(self.directory, self.record, *sources)
+            return earlier.read_transfers(self.directory, self.record)
         if table in HOST_TABLES:
-            runfile.require_unchanged(self.directory, self.facts, path.name)
+            runfile.require_unchanged(self.directory, self.record, path.name)
             if not path.exists():
                 return table.empty()
         else:

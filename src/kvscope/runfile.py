@@ -25,6 +25,9 @@ from kvscope.files import (
     write_text_if_changed,
 )
 from kvscope.layout import EXPERIMENT_FILE as EXPERIMENT_FILE
+from kvscope.runschema import COMPLETE as COMPLETE
+from kvscope.runschema import FAILED as FAILED
+from kvscope.runschema import FileRecord, RunRecord
 
 RUN_FILE = "run.json"
 SESSION_FILE = "session.json"  # from the measured process to its supervisor
@@ -38,7 +41,6 @@ IMPORTED_FROM = "imported_from"  # key of run.json, only in imported runs
 RECORDED = "recorded"  # key of run.json, only in recordings of a server (`kvscope record`)
 SEGMENTS = "segment-*.jsonl.zst"  # files of a recording
 TRACING = "tracing"  # key of run.json, only in runs with KV events
-COMPLETE, FAILED = "complete", "failed"
 
 RUN_DONE = "run.done"
 ATTEMPT = "attempt"
@@ -69,34 +71,28 @@ def file_records(directory: Path) -> dict[str, dict[str, Any]]:
     return {path.name: file_record(path) for path in present}
 
 
-def file_problem(path: Path, record: dict[str, Any]) -> str | None:
+def file_problem(path: Path, record: FileRecord) -> str | None:
     """How a file differs from its record, in one sentence; None if it does not."""
     if not path.is_file():
         return f"{path}: missing, though it was recorded"
-    found, size = path.stat().st_size, record["bytes"]
+    found, size = path.stat().st_size, record.bytes
     if found != size:
         return f"{path}: {found} bytes, {size} were recorded; the file was cut or changed"
-    if sha256_of(path) != record["sha256"]:
+    if sha256_of(path) != record.sha256:
         return f"{path}: its content differs from what was recorded; the file was changed"
     return None
 
 
-def file_problems(directory: Path, facts: dict[str, Any]) -> list[str]:
-    """How the files that run.json (`facts`) records differ from their records, a sentence each."""
-    return [
-        c
-        for name, record in facts["files"].items()
-        if (c := file_problem(directory / name, record))
-    ]
+def file_problems(directory: Path, record: RunRecord) -> list[str]:
+    """How the files that run.json records differ from their records, a sentence each."""
+    return [c for name, file in record.files.items() if (c := file_problem(directory / name, file))]
 
 
-def require_unchanged(directory: Path, facts: dict[str, Any], *names: str) -> None:
+def require_unchanged(directory: Path, record: RunRecord, *names: str) -> None:
     """Raise BadInput if one of these files has a record in run.json and differs from it."""
     for name in names:
-        if name in facts["files"] and (
-            complaint := file_problem(directory / name, facts["files"][name])
-        ):
-            raise BadInput(complaint)
+        if (file := record.files.get(name)) and (c := file_problem(directory / name, file)):
+            raise BadInput(c)
 
 
 def write_run(directory: Path, facts: dict[str, Any]) -> None:
@@ -104,14 +100,20 @@ def write_run(directory: Path, facts: dict[str, Any]) -> None:
     write_json(directory / RUN_FILE, {"schema": runschema.VERSION} | facts)
 
 
-def read_run(directory: Path) -> dict[str, Any]:
+def read_record(directory: Path) -> RunRecord:
     """Read run.json; BadInput if it is absent, damaged, or of another version."""
-    require_collected(directory)
     path = directory / RUN_FILE
-    facts: dict[str, Any] = read_json(path)
-    if found := runschema.schema_problem(facts):
-        raise BadInput(f"{path}: not the record of a run: {found}")
-    return facts
+    try:
+        facts = read_json(path)
+    except BadInput:
+        require_collected(directory)
+        raise
+    return runschema.parse(facts, path)
+
+
+def read_run(directory: Path) -> dict[str, Any]:
+    """The contents of run.json as a JSON object; BadInput as of `read_record`."""
+    return read_record(directory).as_written()
 
 
 def require_collected(directory: Path) -> None:
@@ -133,13 +135,13 @@ def run_sha256(directory: Path) -> str:
 def is_complete(directory: Path, experiment_id: str | None = None) -> bool:
     """Whether the directory has a complete run (of this experiment) with unchanged files."""
     try:
-        facts = read_run(directory)
+        record = read_record(directory)
     except BadInput:
         return False
     return (
-        facts["status"] == COMPLETE
-        and experiment_id in (None, facts["experiment_id"])
-        and not file_problems(directory, facts)
+        record.complete
+        and experiment_id in (None, record.experiment_id)
+        and not file_problems(directory, record)
     )
 
 
@@ -218,23 +220,22 @@ def _is_moved(attempt: Path) -> bool:
 def _status(directory: Path) -> str | None:
     """The status in run.json; None if there is no readable run.json."""
     try:
-        return str(read_run(directory)["status"])
+        return read_record(directory).status
     except BadInput:
         return None
 
 
 def _move(attempt: Path, directory: Path) -> None:
-    complete = read_run(attempt)["status"] == COMPLETE
+    new = read_record(attempt)
     remove(directory / RUN_DONE)
-    new = read_run(attempt)["files"]
     for name in RECORDED_FILES:
         if (attempt / name).exists():
             _replace(attempt / name, directory / name)
-        elif name not in new:
+        elif name not in new.files:
             remove(directory / name)  # from the previous run
     if (attempt / LOG_FILE).exists():
         _replace(attempt / LOG_FILE, directory / LOG_FILE)
-    if complete:
+    if new.complete:
         remove(directory / MEASURE_AGAIN)
     _replace(attempt / RUN_FILE, directory / RUN_FILE)
     remove(attempt)

@@ -1,9 +1,25 @@
-"""The schema of `run.json`, on whose types every reader relies. docs/TRACE_SPEC.md has meanings."""
+"""The record of a run, which every reader holds: `run.json`, validated, typed and frozen.
 
-from typing import Annotated, Any, Literal
+docs/TRACE_SPEC.md has meanings. Files of earlier versions lack keys; what stands for them is said
+here, once.
+"""
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic_core import CoreSchema
+
+from kvscope.errors import BadInput
 from kvscope.limits import LONGEST_REPEAT_S
 from kvscope.reading import short_repr
 
@@ -16,23 +32,59 @@ VERSION = EVIDENCE = 4
 READABLE = (1, OTHER_CLOCKS, TRANSFERS, VERSION)
 
 Whole = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
-Real = Annotated[float, Field(allow_inf_nan=False)]
+Real = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Seconds = Annotated[Real, Field(ge=0, lt=LONGEST_REPEAT_S)]
 Texts = list[str]
 # A name that is used as one component of a path: it has no separator.
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$", max_length=200)]
 
 
-ABSENT: Any = None  # the default of a key that may be absent, but not null
+def _as_written(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """An integer stays one: a double does not hold the ticks and nanoseconds of all clocks."""
+    real = validate(value)
+    return value if isinstance(value, int) else real
+
+
+Exact = Annotated[Real, WrapValidator(_as_written)]
+
+
+class _NotNull:
+    """Refuses null where a key is present; its default may be None all the same."""
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        (present,) = (kind for kind in get_args(source) if kind is not NoneType)
+        return handler.generate_schema(present)
+
+
+T = TypeVar("T")
+Absent = Annotated[T | None, _NotNull()]
+"""The value of a key that may be absent, then None, but never null."""
+
+COMPLETE, FAILED = "complete", "failed"
+"""The states of a run."""
 
 
 class Record(BaseModel):
     """A group of keys: known keys have the declared types, unknown keys are kept.
 
-    Later versions may add keys.
+    Later versions may add keys. A key that the file lacks has its default.
     """
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    def states(self, key: str) -> bool:
+        """Whether the file has the key."""
+        return key in self.model_fields_set
+
+    def stated(self, key: str) -> Any:
+        """The value that the file has of a key, declared or not; None if it has none."""
+        return getattr(self, key) if self.states(key) else None
+
+    def as_written(self) -> dict[str, Any]:
+        """The keys of the file with their values, as a JSON object."""
+        return self.model_dump(exclude_unset=True, by_alias=True)
 
 
 class FileRecord(Record):
@@ -57,10 +109,10 @@ class RepeatRecord(Record):
     start_ns: Annotated[int, Field(strict=True, gt=-(2**62), lt=2**62)]
     duration_s: Seconds
     raw_s: Real | None = None
-    cpu_s: Real = ABSENT
-    thread_cpu_s: Real = ABSENT
-    apart_s: Real = ABSENT
-    copy_cpu_s: Real = ABSENT
+    cpu_s: Absent[Real] = None
+    thread_cpu_s: Absent[Real] = None
+    apart_s: Absent[Real] = None
+    copy_cpu_s: Absent[Real] = None
     ran_s: Annotated[Real, Field(ge=0)] | None = None
     waited_s: Annotated[Real, Field(ge=0)] | None = None
     round: RoundRecord | None = None
@@ -80,7 +132,7 @@ class StoppingRecord(Record):
     """The requested repeats, and the half width of the interval that they reached."""
 
     min: Whole
-    max: Whole = ABSENT  # of runs before `budget_s`
+    max: Absent[Whole] = None  # of runs before `budget_s`
     until: Annotated[Real, Field(gt=0)] | None = None
     budget_s: Annotated[Real, Field(gt=0)] | None = None
     measured: Whole
@@ -95,12 +147,12 @@ class DisturbanceRecord(Record):
     disturbed: bool
     why: str = ""
     shared: str = ""
-    cores: Annotated[Whole, Field(gt=0)] = ABSENT
+    cores: Absent[Annotated[Whole, Field(gt=0)]] = None
     steal_share: Real | None = None
     other_cpu_share: Real | None = None
     neighbour_cpu_share: Real | None = None
     waiting_share: Real | None = None
-    other_run: bool = ABSENT
+    other_run: Absent[bool] = None
     work_s: Annotated[Real, Field(gt=0)] | None = None
 
 
@@ -108,7 +160,7 @@ class ClockRecord(Record):
     """The run's clock."""
 
     run_start_utc_ns: Whole | None = None
-    run_end_utc_ns: Whole = ABSENT  # of runs before it was recorded
+    run_end_utc_ns: Absent[Whole] = None  # of runs before it was recorded
     repeats: list[RepeatRecord]
 
 
@@ -136,7 +188,7 @@ class HardwareRecord(Record):
     cores: Whole | None = None
     memory_bytes: Whole | None = None
     os: str | None = None
-    gpus: list[GpuRecord] = []
+    gpus: Absent[list[GpuRecord]] = None
 
 
 class CopiesRecord(Record):
@@ -150,8 +202,9 @@ class WarmUpRecord(Record):
     """The warm-up: its forward passes, shape classes that it did not cover, and its copies."""
 
     passes: Whole = 0
+    classes: Whole = 0
     uncovered_classes: Texts = []
-    copies: dict[str, CopiesRecord] = ABSENT
+    copies: dict[str, CopiesRecord] = {}
 
 
 class LeakRecord(Record):
@@ -168,29 +221,47 @@ class ComparisonRecord(Record):
     compared: Whole = 0
     differing: Whole = 0
     first: str = ""
+    largest_error: Real = 0.0
+    tolerance: Real = 0.0
 
 
 class EngineRecord(Record):
-    """The engine: its KV cache as allocated, and the checks of its warm-up."""
+    """The engine: its KV cache and host pools as allocated, and the checks of its warm-up."""
 
     kv_blocks_total: Whole | None = None
     block_size: Annotated[Whole, Field(lt=2**31)] = 0
-    block_bytes: Annotated[Real, Field(ge=0)] | None = None
+    block_bytes: Annotated[Exact, Field(ge=0)] | None = None
     layers: Annotated[Whole, Field(lt=2**31)] | None = None
     device: str | None = None
-    copies_awaited: bool = False
+    copies_awaited: Absent[bool] = None
     computes: bool = True
     times_layers: bool = True
+    host_blocks_total: Absent[Whole] = None
+    host_memory: str | None = None
+    pieces_per_block: Whole | None = None
+    activation_blocks_total: Whole = 0
+    activation_block_bytes: Whole = 0
     leaked_blocks: list[LeakRecord] = []
-    reference_checks: ComparisonRecord = ABSENT
-    swap_checks: ComparisonRecord = ABSENT
+    prefix_cache: list[dict[str, Any]] = []  # how it was emptied before each repeat
+    reference_checks: ComparisonRecord = ComparisonRecord()
+    swap_checks: ComparisonRecord = ComparisonRecord()
+
+
+class ClockSampleRecord(Record):
+    """A reading of the clock of KV events and of the host's together."""
+
+    ticks: Absent[Exact] = None
+    host_ns: Absent[Exact] = None
+    uncertainty_ns: Absent[Exact] = None
 
 
 class TraceClockRecord(Record):
     """The clock of the KV events."""
 
     name: str
-    samples: list[dict[str, Real]] = []
+    ns_per_tick: Absent[Real] = None
+    resolution_ns: Real = 0.0  # the step between two readings; 0 if it was not measured
+    samples: list[ClockSampleRecord] = []
 
 
 class TracingRecord(Record):
@@ -200,7 +271,10 @@ class TracingRecord(Record):
     step_stride: Annotated[Whole, Field(ge=1)] = 1
     layer_stride: Annotated[Whole, Field(ge=1)] = 1
     head_stride: Annotated[Whole, Field(ge=1)] = 1
-    layers: list[Whole] = ABSENT
+    layers: Absent[list[Whole]] = None
+    kv_heads: list[Whole] | None = None
+    tile_tokens: Whole | None = None
+    passes: Absent[Whole] = None
     events: Whole = 0
     dropped_events: Whole | None = None
     clock: TraceClockRecord | None = None
@@ -210,6 +284,7 @@ class ImportedFileRecord(Record):
     """A published file."""
 
     file: str
+    sha256: str = ""
 
 
 class ImportRecord(Record):
@@ -220,47 +295,114 @@ class ImportRecord(Record):
     files: list[ImportedFileRecord]
 
 
+class ServerRecord(Record):
+    """The server that a recording is of, and which of its passes are in the recording."""
+
+    prefix_caching: bool = False
+    draft_tokens: Whole = 0
+    connector: str | None = None
+    overlapping: bool = False
+    first_step: Whole = 0
+
+
+class WorkloadRecord(Record):
+    """The workload: its name, and its files with their SHA-256."""
+
+    workload: str | None = None
+
+
+class NeighbourRecord(Record):
+    """Another member of the pack, that ran at the same time on the same node."""
+
+    member: str
+
+
+class GpuClocksRecord(Record):
+    """The state of a GPU, as nvidia-smi prints it."""
+
+    uuid: str
+    sm_mhz: str = Field(alias="clocks.sm")
+
+
+class GpusRecord(Record):
+    """The GPUs of a run, before and after it."""
+
+    before: list[GpuClocksRecord] = []
+    after: list[GpuClocksRecord] = []
+
+
+class PlacementRecord(Record):
+    """The pack that made the run, its node and its neighbours there; the clocks of the GPUs."""
+
+    node: str | None = None
+    neighbours: list[NeighbourRecord] = []
+    gpus: Absent[GpusRecord] = None
+
+
 class RunRecord(Record):
     """The contents of run.json."""
 
-    model_config = ConfigDict(extra="allow", revalidate_instances="always")
-
+    schema_version: int = Field(VERSION, alias="schema")
     experiment_id: FileName
     status: Literal["complete", "failed"]
     files: dict[FileName, FileRecord]
     reason: str | None = None
-    time_source: str = ABSENT
+    time_source: Absent[str] = None
     evidence: Texts = []
-    profiler: ProfilerRecord = ABSENT
+    profiler: Absent[ProfilerRecord] = None
     versions: dict[str, str | None] = {}
-    hardware: HardwareRecord = ABSENT
+    hardware: HardwareRecord = HardwareRecord()
     timings_s: dict[str, Seconds] = {}
-    clock: ClockRecord = ABSENT
-    campaign: CampaignRecord = ABSENT
-    repeats: StoppingRecord = ABSENT
+    clock: ClockRecord = ClockRecord(repeats=[])
+    campaign: Absent[CampaignRecord] = None
+    repeats: Absent[StoppingRecord] = None
     disturbance: list[DisturbanceRecord] = []
-    warmup: WarmUpRecord = ABSENT
-    engine: EngineRecord = ABSENT
-    tracing: TracingRecord = ABSENT
-    imported_from: ImportRecord = ABSENT
+    warmup: WarmUpRecord = WarmUpRecord()
+    workload: WorkloadRecord = WorkloadRecord()
+    placement: PlacementRecord = PlacementRecord()
+    engine: EngineRecord = EngineRecord()
+    tracing: Absent[TracingRecord] = None  # of runs with KV events
+    imported_from: Absent[ImportRecord] = None  # of imported runs
+    recorded: Absent[ServerRecord] = None  # of recordings of a server
     faults: Texts = []
 
+    @property
+    def complete(self) -> bool:
+        """Whether everything was measured that was to be."""
+        return self.status == COMPLETE
 
-def schema_problem(facts: Any) -> str | None:
-    """The first problem of the contents of run.json, in words; None if they are valid."""
+    @property
+    def why_failed(self) -> str:
+        """The reason of a failure."""
+        return self.reason or "no reason recorded"
+
+
+NO_RECORD = RunRecord.model_construct(experiment_id="", status=FAILED, files={})
+"""Of an experiment without run.json."""
+
+
+def parse(facts: Any, path: Path) -> RunRecord:
+    """The record of a run, from the JSON of the file `path`; BadInput if it is none."""
+    try:
+        return _parsed(facts)
+    except ValueError as error:
+        raise BadInput(f"{path}: not the record of a run: {error}") from None
+
+
+def _parsed(facts: Any) -> RunRecord:
+    """The same; ValueError with the first problem in words."""
     if not isinstance(facts, dict):
-        return f"must be one JSON object, not {type(facts).__name__}"
+        raise ValueError(f"must be one JSON object, not {type(facts).__name__}")
     if facts.get("schema") not in READABLE:
         readable = f"{READABLE[0]} to {READABLE[-1]}"
-        return f"schema is {facts.get('schema')!r:.60}, this kvscope reads {readable}"
+        raise ValueError(f"schema is {facts.get('schema')!r:.60}, this kvscope reads {readable}")
     try:
-        RunRecord.model_validate(facts)
+        return RunRecord.model_validate(facts)
     except ValidationError as error:
         key, message = first_fault(error)
         first = error.errors(include_url=False)[0]
         shown = "" if first["type"] == "missing" else f" ({first['input']!r:.60})"
-        return f"key {key}{shown}: {message}"
-    return None
+        raise ValueError(f"key {key}{shown}: {message}") from None
 
 
 def first_fault(error: ValidationError) -> tuple[str, str]:

@@ -1,7 +1,6 @@
 """Where the times of a run come from: a clock, a cost model, or a rehearsal."""
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
 from kvscope.errors import BadInput
 
@@ -26,13 +25,12 @@ def mark_of(source: str | None) -> str:
     return f" ({NOT_MEASURED})" if source == REHEARSED else ""
 
 
-def time_source_of(facts: Mapping[str, Any], said: Collection[str]) -> str:
-    """The source of a run's times by its run.json (`facts`) and by what its tables have `said`.
+def time_source_of(own: str | None, said: Collection[str]) -> str:
+    """The source of a run's times by its run.json (`own`) and by what its tables have `said`.
 
     A run is rehearsed if any of them says so: whoever takes the word out of some of them does not
     make it a measured one. Otherwise run.json has the last word, if it has one.
     """
-    own = facts.get("time_source")
     if REHEARSED in (own, *said):
         return REHEARSED
     return str(own or min(said, default=MEASURED))

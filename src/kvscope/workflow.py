@@ -179,7 +179,7 @@ def is_invalid(directory: Path) -> bool:
     if not (directory / RUN_DONE).exists():
         return False  # it is measured in any case
     try:
-        if runfile.file_problems(directory, runfile.read_run(directory)):
+        if runfile.file_problems(directory, runfile.read_record(directory)):
             return True
     except BadInput:
         return True

@@ -19,6 +19,7 @@ from kvscope.run.recorder import RepeatContext, RepeatTables, Replay, RequestSta
 from kvscope.stalls import find_stalls
 from kvscope.time_sources import MEASURED
 from kvscope.workload.requests import build, to_frame
+from tests.run_records import facts_of
 
 from .conftest import Silent
 
@@ -201,7 +202,7 @@ def main(path: Path) -> dict[str, list[str]]:
             "copies_awaited": experiment.device.copies_awaited,
             "leaked_blocks": [],
         }
-    facts, found = {"engine": made, "time_source": MEASURED}, {}
+    facts, found = facts_of(engine=made, time_source=MEASURED), {}
     for name, change in RECORDINGS.items():
         repeat = recorder.replay(change(recording), context)
         found[name] = violated(repeat, context, facts, requests, served)

@@ -1,6 +1,5 @@
 """Faults put into the kernels, the buffers and the clock: each is caught, by name."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,6 +25,7 @@ from kvscope.engine.attention.tracer import TracedPass
 from kvscope.events import ATTENTION, RECORD, WRITE
 from kvscope.plan.grid import expand
 from kvscope.run.kernel_events import OPTIONS, KernelEvents
+from kvscope.runschema import TracingRecord
 
 from .conftest import ROOT
 from .interpreted import Fault, kernels, ticks
@@ -62,7 +62,7 @@ def traced(directory: Path, faults: tuple[Fault, ...] = (), buffer_events: int =
         tracer.end_pass()
     events = KernelEvents(chosen, tracer, directory)
     known = RunFacts(
-        EventClock.of_run(clock_facts(), Path("run.json")),
+        EventClock.of_run(tracing(), Path("run.json")),
         LayerTimes(intervals),
         traced_layers=list(range(LAYERS)),
         passes=frozenset((0, step) for step in range(len(PASSES))),
@@ -87,10 +87,11 @@ def one_layer(case: Case, mutant: Any, tracer: CpuTracer, layer: int) -> None:
         tracer.note(layer, kernel, start, int(ticks()))
 
 
-def clock_facts() -> dict[str, Any]:
-    """run.json's clock for ticks that are ns already."""
+def tracing() -> TracingRecord:
+    """What run.json says of tracing, with a clock whose ticks are ns already."""
     readings = [{"ticks": t, "host_ns": t, "uncertainty_ns": 1000} for t in (0, int(ticks()))]
-    return {"tracing": {"clock": {"ns_per_tick": 1.0, "samples": readings}}}
+    clock = {"name": "ns", "ns_per_tick": 1.0, "samples": readings}
+    return TracingRecord.model_validate({"name": "full", "clock": clock})
 
 
 def batch_of(case: Case, step: int) -> dict[str, Any]:
@@ -290,15 +291,15 @@ def half_a_record() -> Iterator[None]:
 @contextmanager
 def wrong_rate() -> Iterator[None]:
     """A clock taken for six times slower than it is."""
-    original = clock_facts
+    original = tracing
 
-    def facts() -> dict[str, Any]:
-        found = json.loads(json.dumps(original()))
-        for sample in found["tracing"]["clock"]["samples"]:
+    def slow() -> TracingRecord:
+        found = original().as_written()
+        for sample in found["clock"]["samples"]:
             sample["ticks"] //= 6
-        return found
+        return TracingRecord.model_validate(found)
 
-    with mock.patch(f"{__name__}.clock_facts", facts):
+    with mock.patch(f"{__name__}.tracing", slow):
         yield
 
 

@@ -16,6 +16,7 @@ from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.oracles.run_facts import RunFacts
 from kvscope.events import FLUSH_VERSION
 from kvscope.run.environment import REQUIRED
+from kvscope.runschema import TracingRecord
 from tests.gpu.cases import Case
 from tests.unit.kv_flushes import with_columns
 
@@ -85,7 +86,8 @@ def test_kernels_and_segments_are_complete(run: dict):
 
 def test_no_oracle_is_violated(run: dict):
     clock = {"ns_per_tick": 1.0, "samples": [{"ticks": 0, "host_ns": 0, "uncertainty_ns": 0}]}
-    judge = Judge(RunFacts(EventClock.of_run({"tracing": {"clock": clock}}, Path("run.json"))))
+    tracing = TracingRecord.model_validate({"name": "full", "clock": {"name": "timer"} | clock})
+    judge = Judge(RunFacts(EventClock.of_run(tracing, Path("run.json"))))
     for step, one in enumerate(run["passes"]):
         for layer, recorded in one["layers"].items():
             head = head_of(one["rows"], run["tile_tokens"]) | {"step": step, "layer": int(layer)}

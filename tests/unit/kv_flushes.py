@@ -10,6 +10,8 @@ from typing import Any
 
 import zstandard
 
+from kvscope.runschema import TracingRecord
+
 K_READ, V_READ, K_WRITE, V_WRITE = range(4)
 COLUMNS = (
     *("kind", "row", "kv_head", "block", "block_position", "offset_tokens", "tokens"),
@@ -207,8 +209,8 @@ def write_flushes(path: Path, flushes: list[dict[str, Any]]) -> Path:
     return path
 
 
-def tracing(*samples: tuple[int, int], ns_per_tick: float = 1.0) -> dict[str, Any]:
+def tracing(*samples: tuple[int, int], ns_per_tick: float = 1.0) -> TracingRecord:
     """What run.json says of tracing; samples are (ticks, host ns)."""
     readings = [{"ticks": t, "host_ns": ns, "uncertainty_ns": 50} for t, ns in samples]
     clock = {"name": "tsc", "ns_per_tick": ns_per_tick, "resolution_ns": 1, "samples": readings}
-    return {"name": "full", "clock": clock}
+    return TracingRecord.model_validate({"name": "full", "clock": clock})

@@ -24,9 +24,10 @@ from kvscope.analyse.statistics import coefficient_of_variation, estimate
 from kvscope.errors import BadInput
 from kvscope.oracle import HELD, VIOLATED, Verdict
 from kvscope.stalls import find_stalls
+from tests.run_records import facts_of, record_of
 
 BLOCK_SIZE = 16
-FACTS = {"experiment_id": "x", "time_source": "measured", "engine": {"block_size": BLOCK_SIZE}}
+FACTS = facts_of(time_source="measured", engine={"block_size": BLOCK_SIZE})
 
 
 def frame(table: tables.Table, rows: list[dict]) -> pd.DataFrame:
@@ -330,7 +331,9 @@ def test_warm_up_must_have_met_what_does_not_depend_on_the_machines_speed(
     run = run.variant(workload=run.workload.assign(arrival_s=arrival_s))
 
     def warm(passes, *missed):
-        return run.variant(facts={"warmup": {"passes": passes, "uncovered_classes": [*missed]}})
+        return run.variant(
+            facts=facts_of(warmup={"passes": passes, "uncovered_classes": [*missed]})
+        )
 
     assert names(validity.check_warm_up(warm(9))) == []
     assert names(validity.check_warm_up(warm(0))) == ["no_warm_up"]
@@ -346,8 +349,8 @@ def test_a_lost_profile_is_a_reason_where_it_was_requested():
         ("auto", "nsys", []),
         ("auto", "none", []),
     ):
-        facts = {"profiler": lost | {"requested": requested, "used": used}}
-        assert names(validity.check_profiler(facts)) == found
+        facts = facts_of(profiler=lost | {"requested": requested, "used": used})
+        assert names(validity.check_profiler(record_of(**facts).profiler)) == found
         records = repeated(1, 1).variant(facts=facts)
         assert told(records).get("profile_lost") == (
             "nsys left no report" if (requested, used) == ("auto", "nsys") else None
@@ -358,7 +361,7 @@ def test_what_speaks_against_a_run_is_not_its_noise():
     """Oracles, warm-up and a requested profile do; disturbance, stalls and width do not."""
     verdicts = [Verdict("a", "", "", HELD), Verdict("b", "", "", VIOLATED, 2, "first")]
     repeats = {"min": 2, "until": 0.01, "budget_s": 9, "measured": 2, "half_width_share": 0.5}
-    facts: dict[str, Any] = {"status": "complete", "warmup": {"passes": 0}}
+    facts = facts_of(warmup={"passes": 0})
     facts["repeats"] = repeats | {"reached": False}
     facts["profiler"] = {"requested": "nsys", "used": "nsys", "reason": "no report"}
     facts["disturbance"] = [{"repeat": n, "disturbed": True, "why": "a loop"} for n in (0, 1)]
@@ -371,9 +374,9 @@ def test_what_speaks_against_a_run_is_not_its_noise():
     assert names(found) == ["b", "no_warm_up", "profiler_lost_events"]
     assert found[0].detail == "2 (first)"
     assert set(told(records)) == {"not_precise", "disturbed", "unstable", "stalled"}
-    imported = records.variant(facts=facts | {"imported_from": {}})
+    imported = records.variant(facts=facts | {"imported_from": {"kind": "k", "files": []}})
     assert names(validity.find_reasons(imported, verdicts)) == ["b"]
-    failed = {"status": "failed", "reason": "no room"}
+    failed = facts_of(status="failed", reason="no room")
     assert validity.find_reasons(records.variant(facts=failed), verdicts) == [
         Reason("failed", "no room")
     ]
@@ -381,14 +384,14 @@ def test_what_speaks_against_a_run_is_not_its_noise():
 
 @pytest.mark.parametrize("repeats", [1, 2, 5])
 def test_few_repeats_are_sound_and_a_lone_one_is_said_to_have_no_interval(repeats):
-    facts = {"status": "complete", "warmup": {"passes": 9}}
+    facts = facts_of(warmup={"passes": 9})
     records = repeated(*[1] * repeats).variant(facts=facts)
     assert validity.find_reasons(records, []) == []
     assert set(told(records)) == ({"lone_repeat"} if repeats == 1 else set())
 
 
 def test_modeled_times_have_no_circumstances():
-    facts = {"time_source": "modeled"}
+    facts = facts_of(time_source="modeled")
     assert told(repeated(1).variant(facts=facts)) == {}
 
 

@@ -14,6 +14,8 @@ from kvscope.analyse.circumstances import (
     describe_width,
     waiting_share,
 )
+from kvscope.runschema import RepeatRecord
+from tests.run_records import record_of
 
 BUSY = "other processes used 0.9 of 2 CPUs"
 RULE = {"min": 5, "until": 0.05, "budget_s": 120, "measured": 6}
@@ -55,14 +57,14 @@ def load(number: int, why: str = "", **more: Any) -> dict[str, Any]:
 def test_a_width_that_was_not_reached_is_said_with_what_it_takes(
     rule: dict[str, Any], told: str
 ) -> None:
-    facts = {"repeats": RULE | rule, "clock": repeats(6, 20.0)}
-    assert describe_width(facts) == told
+    record = record_of(repeats=RULE | rule, clock=repeats(6, 20.0))
+    assert describe_width(record) == told
 
 
 @given(st.floats(0.051, 1.0), st.integers(2, 50))
 def test_what_a_width_takes_is_by_the_root_of_the_number(share: float, measured: int) -> None:
     rule = RULE | {"half_width_share": share, "reached": False, "measured": measured}
-    told = describe_width({"repeats": rule, "clock": repeats(measured, 1.0)})
+    told = describe_width(record_of(repeats=rule, clock=repeats(measured, 1.0)))
     needed = int(told.split("about ")[1].split()[0])
     assert needed - 1 < measured * (share / 0.05) ** 2 <= needed + 1e-6
 
@@ -72,18 +74,19 @@ def test_of_experiments_that_are_measured_together_rounds_are_counted() -> None:
     turn = {"campaign": "0" * 12, "number": 0, "place": 0}
     clock = repeats(6, 1.0, round=turn)
     clock["repeats"].append(clock["repeats"][-1] | {"repeat": 6, "profiled": True})
-    told = describe_width({"repeats": rule, "clock": clock})
+    told = describe_width(record_of(repeats=rule, clock=clock))
     assert told.endswith("which takes about 24 rounds in 24 s")
 
 
 def test_an_earlier_rule_had_a_most_number_of_repeats() -> None:
     rule = {"min": 3, "max": 10, "until": 0.05, "measured": 10, "half_width_share": 0.1}
-    told = describe_width({"repeats": rule | {"reached": False}, "clock": repeats(10, 1.0)})
+    told = describe_width(record_of(repeats=rule | {"reached": False}, clock=repeats(10, 1.0)))
     assert told.startswith("± 10 % after 10 repeats; ± 5 % was asked")
 
 
 def test_a_run_of_before_the_rule_asked_for_nothing() -> None:
-    assert describe_width({}) == describe_disturbance({}) == describe_sharing({}) == ""
+    record = record_of()
+    assert describe_width(record) == describe_disturbance(record) == describe_sharing(record) == ""
 
 
 @pytest.mark.parametrize(
@@ -99,15 +102,17 @@ def test_a_run_of_before_the_rule_asked_for_nothing() -> None:
 def test_waiting_is_a_share_of_the_time_that_threads_were_ready(
     entry: dict[str, Any], share: float | None
 ) -> None:
-    assert waiting_share(entry) == share
+    repeat = RepeatRecord.model_validate({"repeat": 0, "start_ns": 0, "duration_s": 1.0} | entry)
+    assert waiting_share(repeat) == share
 
 
 def test_disturbed_repeats_are_named_with_their_causes() -> None:
-    assert describe_disturbance({"disturbance": [load(0), load(1, BUSY)]}) == f"repeat 1: {BUSY}"
+    record = record_of(disturbance=[load(0), load(1, BUSY)])
+    assert describe_disturbance(record) == f"repeat 1: {BUSY}"
 
 
 def test_of_many_disturbed_repeats_some_are_described_and_all_are_counted() -> None:
-    text = describe_disturbance({"disturbance": [load(number, BUSY) for number in range(8)]})
+    text = describe_disturbance(record_of(disturbance=[load(number, BUSY) for number in range(8)]))
     described = takewhile(lambda part: part.startswith("repeat "), text.split("; "))
     assert len(list(described)) == MOST_DESCRIBED
     assert text.endswith("; and 5 more of 8 repeats")
@@ -116,6 +121,6 @@ def test_of_many_disturbed_repeats_some_are_described_and_all_are_counted() -> N
 @pytest.mark.parametrize("neighbours", [[], [{"member": "m1", "gpu": "1", "overlap_s": 9.0}]])
 def test_what_neighbours_did_counts_where_there_were_some(neighbours: list[Any]) -> None:
     shared = load(0, shared="its pack's other members used 0.9 of 2 CPUs")
-    facts = {"disturbance": [shared], "placement": {"neighbours": neighbours}}
-    assert bool(describe_sharing(facts)) == bool(neighbours)
-    assert describe_disturbance(facts) == ""
+    record = record_of(disturbance=[shared], placement={"neighbours": neighbours})
+    assert bool(describe_sharing(record)) == bool(neighbours)
+    assert describe_disturbance(record) == ""

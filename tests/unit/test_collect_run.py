@@ -15,6 +15,8 @@ from kvscope.collect.timeline.alignment import Alignment, align
 from kvscope.errors import BadInput
 from kvscope.files import read_json
 from kvscope.results import Run
+from kvscope.runfile import read_run, write_run
+from tests.run_records import facts_of
 
 from .nsys_fixture import NsysFile, RunDirectory, global_id
 
@@ -137,14 +139,13 @@ def test_without_a_common_pass_the_clocks_are_aligned_by_utc(tmp_path: Path) -> 
     ],
 )
 def test_a_profiled_run_without_cuda_says_what_would_have_it(
-    tmp_path: Path, facts: dict[str, Any], remedy: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, facts: dict[str, Any], remedy: str
 ) -> None:
     file = NsysFile(tmp_path / "trace.sqlite")
     file.kvscope(THREAD)("repeat", 0, SECOND, 0)
     file.close()
     run = RunDirectory(tmp_path, profiler="nsys").write()
-    read = vars(Run)["facts"].func
-    monkeypatch.setattr(Run, "facts", property(lambda self: read(self) | facts))
+    write_run(run, read_run(run) | facts)
     collect_run(run, tmp_path / "out")
     said = read_json(tmp_path / "out" / "collect.json")["warnings"][0]
     assert said.startswith("Tables cuda_api, gpu_kernels and gpu_memcpys are empty: ")
@@ -189,7 +190,7 @@ def aligned(late_ns: list[int], offset_ns: int, ppm: float = 0.0) -> Alignment:
     times = np.arange(len(late_ns)) * 1_000_000
     frame = pd.DataFrame({"repeat": 0, "step": range(len(late_ns)), "start_s": times / 1e9})
     clock = {"repeats": [{"repeat": 0, "start_ns": 0, "duration_s": 1.0}]}
-    run = Run(Path(), facts={"clock": clock}, steps=frame.assign(schedule_s=0.0))
+    run = Run(Path(), facts=facts_of(clock=clock), steps=frame.assign(schedule_s=0.0))
     profiler = times - offset_ns + np.array(late_ns) - (times * ppm * 1e-6).astype(np.int64)
     found = align(run, frame[["repeat", "step"]].assign(start_ns=profiler), None)
     assert found is not None

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kvscope.report.conditions import conditions, draw, missed_widths
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.words import NBSP
+from tests.run_records import record_of
 
 CAMPAIGN = "0123456789ab"
 
@@ -17,32 +18,39 @@ CAMPAIGN = "0123456789ab"
 def ran(
     label: str,
     waits: list[float | None],
-    number: int | None = 0,
+    number: int | tuple[int, ...] | None = 0,
     others: float = 0.0,
     design: str = "rounds",
     durations: list[float] | None = None,
+    began_ns: int = 0,
+    profiled: int | None = None,
     **facts: Any,
 ) -> ReportedRun:
-    """A run with a repeat for each share of waiting, each of a round; `number` is its place."""
+    """A run with a repeat for each share of waiting, each of a round.
+
+    `number` is its place in all of them, or in each.
+    """
+    places = number if isinstance(number, tuple) else (number,) * len(waits)
     clock = [
         {
             "repeat": repeat,
-            "start_ns": (10 * repeat + (number or 0)) * 10**9,
+            "start_ns": (10 * repeat + (places[repeat] or 0)) * 10**9,
             "duration_s": durations[repeat] if durations else 1.0,
             "ran_s": None if wait is None else 1 - wait,
             "waited_s": wait,
         }
-        | ({} if number is None else {"round": turn(repeat, number)})
+        | ({} if (place := places[repeat]) is None else {"round": turn(repeat, place)})
+        | ({"profiled": True} if repeat == profiled else {})
         for repeat, wait in enumerate(waits)
     ]
     load = [
         {"repeat": n, "disturbed": False, "cores": 2, "other_cpu_share": others}
         for n in range(len(waits))
     ]
-    told = {"clock": {"run_start_utc_ns": 0, "repeats": clock}, "disturbance": load}
+    told = {"clock": {"run_start_utc_ns": began_ns, "repeats": clock}, "disturbance": load}
     if number is not None:
         told["campaign"] = {"id": CAMPAIGN, "design": design, "members": ["a", "b"]}
-    return ReportedRun(label, label, {}, Path("nowhere"), facts=told | facts)
+    return ReportedRun(label, label, {}, Path("nowhere"), record=record_of(**told | facts))
 
 
 def turn(number: int, place: int) -> dict[str, Any]:
@@ -82,7 +90,8 @@ def test_the_design_of_the_campaign_is_told(design: str, told: str) -> None:
 
 def test_groups_are_told_with_the_rounds_of_each_experiment() -> None:
     one, other = ran("a", [0.0, 0.0], 0, design="groups"), ran("b", [0.0] * 3, 1, design="groups")
-    other.facts["campaign"]["members"] = ["b", "c"]
+    assert other.record.campaign
+    other.record.campaign.members[:] = ["b", "c"]
     told = "2 experiments in 2 groups of 2 to 3 rounds in random order; "
     assert line_of(one, other).startswith(told)
 
@@ -96,9 +105,8 @@ def test_runs_of_their_own_are_told_as_such() -> None:
 
 
 def test_what_the_system_did_not_tell_is_left_out() -> None:
-    one = ran("a", [None, None], None)
-    for entry in one.facts["disturbance"]:
-        entry["other_cpu_share"] = None
+    load = [{"repeat": number, "disturbed": False, "cores": 2} for number in range(2)]
+    one = ran("a", [None, None], None, disturbance=load)
     assert line_of(one) == (
         "1 experiment by itself, 2 repeats; the machine's speed varied by ± 0 %."
     )
@@ -133,26 +141,19 @@ def test_a_round_is_a_point_of_the_line_and_each_repeat_a_point() -> None:
 
 
 def test_repeats_of_runs_by_themselves_are_in_order_of_time() -> None:
-    later, sooner = ran("a", [0.1, 0.1], None), ran("b", [0.2, 0.2], None)
-    later.facts["clock"]["run_start_utc_ns"] = 10**12
+    later, sooner = ran("a", [0.1, 0.1], None, began_ns=10**12), ran("b", [0.2, 0.2], None)
     drawing = draw(study(later, sooner))
     assert drawing is not None
     assert drawing.views[0].data["repeats"]["experiment"].tolist() == ["b", "b", "a", "a"]
 
 
 def test_a_repeat_that_was_served_for_its_profile_is_in_none_of_it() -> None:
-    one = ran("a", [0.1, 0.1, 0.9], 0)
-    one.facts["clock"]["repeats"][2]["profiled"] = True
+    one = ran("a", [0.1, 0.1, 0.9], 0, profiled=2)
     assert "10 % of their time (10 % to 10 %)" in line_of(one)
 
 
 def test_orders_and_each_experiments_circumstances_are_details() -> None:
-    first, second = ran("a", [0.0, 0.0], 0), ran("b", [0.0, 0.0], 1)
-    for entry, place in (
-        (first.facts["clock"]["repeats"][1], 1),
-        (second.facts["clock"]["repeats"][1], 0),
-    ):
-        entry["round"]["place"] = place
+    first, second = ran("a", [0.0, 0.0], (0, 1)), ran("b", [0.0, 0.0], (1, 0))
     object.__setattr__(first, "circumstances", ("stalled (repeat 1: 7 % of the makespan)",))
     found = conditions(study(first, second))
     assert found.orders == ("Round 1: a, b", "Round 2: b, a")

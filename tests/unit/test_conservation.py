@@ -22,7 +22,7 @@ from kvscope.analyse.reuse import reuses_of
 from kvscope.collect.collector import collect_run
 from kvscope.collect.kv import tables as kv_tables
 from kvscope.events import KINDS
-from kvscope.runfile import KERNEL_EVENTS, read_run
+from kvscope.runfile import KERNEL_EVENTS, read_record
 
 from .kv_flushes import GPU_CYCLES_PER_NS, Batch
 from .test_collect_run import profiled
@@ -192,7 +192,7 @@ def decoded(folder: Path, seed: int) -> Path:
 def test_reuses_are_those_of_a_walk_over_the_events(seed: int, tmp_path: Path) -> None:
     run = decoded(tmp_path / "run", seed)
     collect_run(run, run)
-    trace = find_trace(run, read_run(run))
+    trace = find_trace(run, read_record(run))
     assert trace is not None
     idle, distances = walk(run, 0)
     assert len(distances) > 10

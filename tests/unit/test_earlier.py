@@ -87,7 +87,7 @@ def test_times_of_copies_that_a_file_lacks_are_null(run: Path) -> None:
     copies = make_old(run)
     path = run / "preemptions.parquet"
     pq.write_table(pq.read_table(path).drop_columns(["copy_start_s", "copy_end_s"]), path)
-    found = earlier.read_transfers(run, runfile.read_run(run))
+    found = earlier.read_transfers(run, runfile.read_record(run))
     assert len(found) == len(copies)
     assert found[["start_s", "end_s"]].isna().all(axis=None)
 

@@ -5,6 +5,7 @@ import pytest
 from kvscope.analyse.oracles.engine_checks import ENGINE_ORACLES
 from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED, Oracle, verdict
 from kvscope.report.reasons import reason_in_words
+from tests.run_records import record_of
 
 KEYS = {"attention_differs": "reference_checks", "swap_differs": "swap_checks"}
 oracles = pytest.mark.parametrize("oracle", ENGINE_ORACLES, ids=lambda oracle: oracle.name)
@@ -13,10 +14,12 @@ oracles = pytest.mark.parametrize("oracle", ENGINE_ORACLES, ids=lambda oracle: o
 @oracles
 def test_a_difference_is_a_violation(oracle: Oracle) -> None:
     found = {"compared": 9, "differing": 2, "first": "layer 3, head 1"}
-    judged = verdict(oracle, oracle.function({"engine": {KEYS[oracle.name]: found}}))
+    judged = verdict(oracle, oracle.function(record_of(engine={KEYS[oracle.name]: found})))
     assert (judged.state, judged.violations, judged.first) == (VIOLATED, 2, "layer 3, head 1")
     same = found | {"differing": 0, "first": ""}
-    assert verdict(oracle, oracle.function({"engine": {KEYS[oracle.name]: same}})).state == HELD
+    assert (
+        verdict(oracle, oracle.function(record_of(engine={KEYS[oracle.name]: same}))).state == HELD
+    )
 
 
 @oracles
@@ -24,7 +27,7 @@ def test_a_difference_is_a_violation(oracle: Oracle) -> None:
 def test_nothing_is_said_of_what_was_not_compared(oracle: Oracle, engine: dict) -> None:
     known: list[dict] = [{}, {"engine": {}}, {"engine": {KEYS[oracle.name]: engine}}]
     for facts in known:
-        assert verdict(oracle, oracle.function(facts)).state == NOT_APPLICABLE
+        assert verdict(oracle, oracle.function(record_of(**facts))).state == NOT_APPLICABLE
 
 
 @oracles

@@ -23,7 +23,7 @@ from kvscope.report.reasons import reason_in_words
 from .kv_flushes import COLUMNS, K_READ, K_WRITE, V_READ, V_WRITE, Batch, tracing
 
 FILE = Path("kernel_events.jsonl.zst")
-CLOCK = EventClock.of_run({"tracing": tracing((0, 0), (10**9, 10**9))}, FILE)
+CLOCK = EventClock.of_run(tracing((0, 0), (10**9, 10**9)), FILE)
 Found = dict[str, Any]
 
 # A mixed batch: a chunk in the middle of a prompt, a decode, a prompt from its start.

@@ -21,7 +21,9 @@ from kvscope.oracle import NOT_APPLICABLE, VIOLATED, judge
 from kvscope.plan.parts import Conditions, TracingSettings
 from kvscope.plan.policy import HostPools, Overflow
 from kvscope.runfile import KERNEL_EVENTS, NSYS_EXPORT
+from kvscope.runschema import RunRecord
 from kvscope.time_sources import REHEARSED
+from tests.run_records import record_of
 
 from .plugged_in import plug_in
 from .report_fixture import Fake, write_experiment
@@ -150,6 +152,7 @@ def test_a_device_that_is_not_installed_is_named_in_one_sentence(run: Records) -
 IMPORTED = {
     "experiment_id": f"log-{content_digest(['a'], None)}",
     "time_source": "published",
+    "status": "complete",
     "imported_from": {"kind": "lines", "files": [{"file": "a.log", "sha256": "a"}]},
     "files": {},
 }
@@ -163,7 +166,9 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def wrong_origin(facts: Facts) -> bool:
     return VIOLATED in {
-        found.state for found in judge(FACTS, facts) if found.name == "origin_wrong"
+        found.state
+        for found in judge(FACTS, RunRecord.model_validate(facts))
+        if found.name == "origin_wrong"
     }
 
 
@@ -355,7 +360,7 @@ def test_a_complete_run_by_kvscope_has_no_faults(run: Records, change: Change) -
 )
 def test_attention_is_as_exact_as_rounding(error: float, allowed: float, caught: int) -> None:
     checks = {"compared": 7, "differing": 0, "largest_error": error, "tolerance": allowed}
-    found = attention_differs({"engine": {"reference_checks": checks}})
+    found = attention_differs(record_of(engine={"reference_checks": checks}))
     assert found is not None
     assert found.count == caught
 

@@ -50,13 +50,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = write_experiment(fake, place)
     profiled(run, offset_ns=123_456)
     for name in ("steps", "layers", "requests", "preemptions"):
-        assert not runfile.file_problems(run, runfile.read_run(run)), name
+        assert not runfile.file_problems(run, runfile.read_record(run)), name
     flushes = [
         Batch([(20, 9), (40, 1)], gpu=True, step=step, layer=layer, origin_ticks=at).flush()
         for step, layer, at in ((0, 0, 10**7), (0, 1, 2 * 10**7), (1, 0, 3 * 10**7))
     ]
     write_flushes(run / runfile.KERNEL_EVENTS, flushes)
-    traced = {"tracing": tracing((0, 0), (SECOND, SECOND)) | {"events": 100}}
+    traced = {"tracing": tracing((0, 0), (SECOND, SECOND)).as_written() | {"events": 100}}
     facts = runfile.read_run(run) | traced | {"profiler": {"used": "nsys"}}
     runfile.write_run(run, facts | {"files": runfile.file_records(run)})
     collect_run(run, place / "tables" / fake.id, perfetto=True)

@@ -21,6 +21,8 @@ from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.oracles.run_facts import RunFacts
 from kvscope.errors import BadInput
 from kvscope.runfile import KERNEL_EVENTS
+from kvscope.runschema import VERSION, parse
+from tests.run_records import facts_of
 
 from .kv_flushes import Batch, compressed, tracing, write_flushes
 from .mutations import altered, damaged, is_a_sentence, nested, shuffled
@@ -38,7 +40,7 @@ def sound_or_refused(content: bytes) -> int | None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / KERNEL_EVENTS
         path.write_bytes(content)
-        clock = EventClock.of_run({"tracing": tracing((0, 0), (SECOND, SECOND))}, Path("run.json"))
+        clock = EventClock.of_run(tracing((0, 0), (SECOND, SECOND)), Path("run.json"))
         try:
             account = write_kv_tables(path, path.parent / "out", Judge(RunFacts(clock)))
         except BadInput as refusal:
@@ -206,11 +208,11 @@ def test_a_folder_is_refused(tmp_path: Path) -> None:
 CLOCK = tracing((0, 0), (SECOND, SECOND), (2 * SECOND, 2 * SECOND))
 
 
-@given(altered({"tracing": CLOCK}))
+@given(altered(facts_of(schema=VERSION, tracing=CLOCK.as_written())))
 @settings(deadline=None)
 def test_any_clock_gives_times_or_is_refused(facts: Any) -> None:
     try:
-        clock = EventClock.of_run(facts, Path("run.json"))
+        clock = EventClock.of_run(parse(facts, Path("run.json")).tracing, Path("run.json"))
         found = clock.ns(np.array([0, 5, SECOND]), 0)
     except BadInput as refusal:
         is_a_sentence(refusal, Path("run.json"))

@@ -29,6 +29,7 @@ from kvscope.errors import BadInput
 from kvscope.events import KINDS
 from kvscope.files import read_json
 from kvscope.runfile import KERNEL_EVENTS, file_records, write_run
+from kvscope.runschema import TracingRecord
 
 from .kv_flushes import Batch, compressed, tracing, with_columns, with_records, write_flushes
 from .nsys_fixture import NsysFile, RunDirectory, global_id
@@ -39,7 +40,7 @@ Found = dict[str, Any]
 
 
 def clock(*samples: tuple[int, int], ns_per_tick: float = 1.0) -> EventClock:
-    return EventClock.of_run({"tracing": tracing(*samples, ns_per_tick=ns_per_tick)}, FILE)
+    return EventClock.of_run(tracing(*samples, ns_per_tick=ns_per_tick), FILE)
 
 
 SAME = clock((0, 0), (SECOND, SECOND))  # a tick is a nanosecond
@@ -213,10 +214,10 @@ def test_a_clock_read_once_goes_by_its_nominal_rate() -> None:
     assert found.tolist() == [1000, 1005, 1006]
 
 
-@pytest.mark.parametrize("broken", [{}, {"clock": None}, {"clock": {"samples": []}}])
+@pytest.mark.parametrize("broken", [{}, {"clock": None}, {"clock": {"name": "tsc", "samples": []}}])
 def test_a_run_without_a_clock_is_refused(broken: Found) -> None:
     with pytest.raises(BadInput, match=r"run.json: tracing.clock"):
-        EventClock.of_run({"tracing": broken}, FILE)
+        EventClock.of_run(TracingRecord.model_validate({"name": "full"} | broken), FILE)
 
 
 # --- damage
@@ -307,7 +308,7 @@ def traced_run(folder: Path, flushes: list[Found], **record: Any) -> Path:
     write_flushes(run / KERNEL_EVENTS, flushes)
     facts = json.loads((run / "run.json").read_text())
     finished = {"experiment_id": "traced", "status": "complete", "time_source": "measured"}
-    traced = tracing((0, 0), (SECOND, SECOND)) | {"events": 100}
+    traced = tracing((0, 0), (SECOND, SECOND)).as_written() | {"events": 100}
     write_run(run, facts | finished | {"tracing": traced, "files": file_records(run)})
     return run
 

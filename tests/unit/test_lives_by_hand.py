@@ -23,6 +23,7 @@ from kvscope.analyse.life import (
     Lives,
 )
 from kvscope.analyse.records import Records
+from tests.run_records import facts_of
 
 REQUESTS = [
     # arrives, prompt, first pass, finished, aborted
@@ -104,7 +105,7 @@ def lives_with(*loads: tuple[Any, ...]) -> Lives:
     transfers = pd.DataFrame(loads, columns=[*COPY, "job", "ordered_s"])
     run = Records(
         Path("by-hand"),
-        facts={"engine": {"block_size": 4}},
+        facts=facts_of(engine={"block_size": 4}),
         settings={},
         requests=requests.assign(repeat=0, preemptions=0, output_tokens=2),
         steps=steps.assign(repeat=0),

@@ -17,6 +17,7 @@ from kvscope.analyse.metrics import BY_NAME
 from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import estimate
 from kvscope.due import decode_due_s, decode_passes, held_out_due_s
+from tests.run_records import facts_of
 
 DECODE_S = 0.010
 NO_BATCH = tables.BATCH.empty()
@@ -68,7 +69,7 @@ def records_of(passes: list[dict], preemptions: list[dict] | None = None) -> Rec
     copies = [{"step": e["step"], "kind": "kv"} | e["copy"] for e in events if "copy" in e]
     return Records(
         Path(),
-        facts={"experiment_id": "x", "time_source": "measured", "engine": {"block_size": 16}},
+        facts=facts_of(time_source="measured", engine={"block_size": 16}),
         workload=tables.WORKLOAD.empty(),
         requests=tables.REQUESTS.empty(),
         steps=steps_of(passes),

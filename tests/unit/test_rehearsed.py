@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -35,6 +36,7 @@ from kvscope.report.tables import experiments_table
 from kvscope.results import Run
 from kvscope.runfile import file_records, read_run, write_run
 from kvscope.time_sources import MEASURED, MODELED, NOT_MEASURED, REHEARSED, mark_of
+from tests.run_records import facts_of
 
 from .report_fixture import Fake, write_study
 
@@ -245,12 +247,12 @@ def test_calibrate_refuses_a_rehearsed_run(forged: Path, measured: str, capsys: 
 
 def test_other_sources_are_as_run_json_has_them_or_else_the_tables(results: Path) -> None:
     for source in (MEASURED, MODELED, PUBLISHED):
-        facts = {"time_source": source}
+        facts = facts_of(time_source=source)
         steps = pd.DataFrame({"time_source": [source]})
-        known = {"facts": facts, "steps": steps}
+        known: dict[str, Any] = {"facts": facts, "steps": steps}
         assert Records(results / "nowhere", **known).time_source == source
-        assert Records(results / "nowhere", **known | {"facts": {}}).time_source == source
-    assert Records(results / "nowhere", facts={}).time_source == MEASURED
+        assert Records(results / "nowhere", **known | {"facts": facts_of()}).time_source == source
+    assert Records(results / "nowhere", facts=facts_of()).time_source == MEASURED
 
 
 # ------------------------------------------------------------------ the page

@@ -24,6 +24,7 @@ from kvscope.plan.grid import expand
 from kvscope.plan.repeats import RepeatsUntil, StoppingRule
 from kvscope.run.throughput import throughput_tokens_per_s
 from kvscope.runfile import read_run, write_run
+from tests.run_records import facts_of
 
 CONFIG = Path(__file__).parents[2] / "config"
 UNTIL = "repeats={min:3,until:0.05,budget_s:60}"
@@ -193,7 +194,7 @@ def records(*makespans: float, facts: dict[str, Any] | None = None) -> Records:
             "finished_s": [0.5 + makespan for makespan in makespans],
         }
     )
-    return Records(Path(), **empty | {"facts": facts or {}, "requests": requests})
+    return Records(Path(), **empty | {"facts": facts_of(**facts or {}), "requests": requests})
 
 
 @given(st.lists(st.floats(0.1, 1e3), min_size=1, max_size=4))
@@ -217,7 +218,7 @@ def test_metrics_are_of_all_repeats_but_those_that_were_served_for_their_profile
     numbers = range(len(repeats))
     expected = [number for number in numbers if not repeats[number][0]] or [*numbers]
     assert [repeat.repeat for repeat in run.valid_repeats()] == expected
-    assert [entry["repeat"] for entry in counted_repeats(run.facts)] == expected
+    assert [entry.repeat for entry in counted_repeats(run.record)] == expected
 
 
 @pytest.mark.parametrize(

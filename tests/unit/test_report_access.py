@@ -122,8 +122,8 @@ def test_metrics_of_accesses_are_drawn_where_they_are_known(study):
 
 
 def test_the_findings_say_how_many_events_were_recorded(study, run):
-    tracing = run.facts["tracing"] | {"events": 1200, "dropped_events": 3}
-    counted = replace(run, facts=run.facts | {"tracing": tracing})
+    tracing = run.record.tracing.model_copy(update={"events": 1200, "dropped_events": 3})
+    counted = replace(run, record=run.record.model_copy(update={"tracing": tracing}))
     assert findings(replace(study, runs=(counted,))).checks[-1] == (
         "1,200 accesses to the KV cache recorded, 3 dropped (1 traced experiment)."
     )

@@ -24,6 +24,7 @@ from kvscope.report.page import _origin, write_page
 from kvscope.report.render import Printed, scripts
 from kvscope.report.study import report
 from kvscope.runfile import file_record, read_run, write_run
+from tests.run_records import record_of
 
 from .report_fixture import Fake, write_study
 
@@ -268,12 +269,9 @@ def test_measured_times_are_called_measured_and_modeled_ones_modeled(html, tmp_p
 
 
 def test_an_import_is_shown_with_its_faults_and_how_it_was_made(tmp_path):
-    facts = {
-        "status": "complete",
-        "imported_from": {"kind": "unboxkv-series", "series": "swap", "files": [{"file": "a.csv"}]},
-        "faults": ["tokens are derived", "usage is rounded"],
-    }
-    run = ReportedRun("r", "r", {}, tmp_path, facts)
+    source = {"kind": "unboxkv-series", "series": "swap", "files": [{"file": "a.csv"}]}
+    record = record_of(imported_from=source, faults=["tokens are derived", "usage is rounded"])
+    run = ReportedRun("r", "r", {}, tmp_path, record)
     study = StudyData("s", "S", "", (), (run,))
     told = {c.name: c.values for c in circumstances(study)}
     assert told["Imported from"] == (("a.csv", ""),)

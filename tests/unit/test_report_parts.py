@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -32,6 +33,7 @@ from kvscope.report.words import (
     estimate_text,
     number_text,
 )
+from tests.run_records import record_of
 
 
 def steps(count, gap=0.0):
@@ -147,7 +149,7 @@ def test_shared_settings_are_those_that_all_have():
 
 def complete(**varied):
     name = "-".join(map(str, varied.values()))
-    return ReportedRun(name, name, varied, Path(), {"status": "complete"})
+    return ReportedRun(name, name, varied, Path(), record_of())
 
 
 def study(*runs):
@@ -183,14 +185,14 @@ def test_a_number_of_blocks_is_told_in_tokens_where_blocks_differ_in_size():
     assert in_tokens([{"cache.blocks": 4}]) == [{"cache.blocks": 4}]
 
 
-def ran(label, start_ns, **hardware):
-    facts = {
-        "status": "complete",
-        "clock": {"run_start_utc_ns": start_ns, "repeats": []},
-        "hardware": {"hostname": "h", **hardware},
-        "profiler": {"used": "none", "reason": None},
-    }
-    return ReportedRun(label, label, {}, Path(), facts, {"seed": 1})
+def ran(label, start_ns, more=MappingProxyType({}), **hardware):
+    record = record_of(
+        clock={"run_start_utc_ns": start_ns, "repeats": []},
+        hardware={"hostname": "h", **hardware},
+        profiler={"used": "none", "reason": None},
+        **more,
+    )
+    return ReportedRun(label, label, {}, Path(), record, {"seed": 1})
 
 
 def test_a_fact_that_differs_is_told_with_whom_it_holds_for():
@@ -219,25 +221,22 @@ def told(run):
     [(0, "none"), (1, "1 round of the whole workload; 2 shape classes not met before")],
 )
 def test_without_a_warm_up_no_shape_is_missed_by_it(rounds, words):
-    one = ran("a", 0)
-    one.facts["warmup"] = {"uncovered_classes": ["x", "y"]}
+    one = ran("a", 0, {"warmup": {"uncovered_classes": ["x", "y"]}})
     one.settings["warmup"] = rounds
     assert told(one)["Warm-up"] == words
 
 
 def test_the_rule_that_ended_the_repeats_is_told_with_their_number():
     rule = {"min": 3, "until": 0.05, "budget_s": 60, "measured": 4, "reached": True}
-    one = ran("a", 0)
-    one.facts["repeats"] = rule
+    one = ran("a", 0, {"repeats": rule})
     assert told(one)["Repeats"] == "4: at least 3, then until ± 5 % was known or 60 s were over"
     earlier = {key: value for key, value in rule.items() if key != "budget_s"} | {"max": 10}
-    one.facts["repeats"] = earlier
-    assert told(one)["Repeats"].endswith("or 10 repeats were over")
+    assert told(ran("a", 0, {"repeats": earlier}))["Repeats"].endswith("or 10 repeats were over")
 
 
 def test_a_number_of_repeats_is_told_as_it_was_asked_for():
-    one = replace(ran("a", 0), settings={"repeats": 3})
-    one.facts["repeats"] = {"min": 3, "until": None, "measured": 3, "reached": None}
+    rule = {"min": 3, "until": None, "measured": 3, "reached": None}
+    one = replace(ran("a", 0, {"repeats": rule}), settings={"repeats": 3})
     assert told(one)["Repeats"] == "3"
 
 

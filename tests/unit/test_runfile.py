@@ -35,9 +35,9 @@ def measured(directory: Path, content: str, status: str = "complete", names=NAME
 
 def content_of(directory: Path) -> set[str]:
     """The contents of a whole run; fails if it is not whole."""
-    facts = runfile.read_run(directory)
-    assert runfile.file_problems(directory, facts) == []
-    return {(directory / name).read_text().split()[0] for name in facts["files"]}
+    record = runfile.read_record(directory)
+    assert runfile.file_problems(directory, record) == []
+    return {(directory / name).read_text().split()[0] for name in record.files}
 
 
 def test_a_complete_attempt_takes_its_place_and_run_done_names_it(tmp_path):
@@ -92,8 +92,7 @@ def test_a_move_that_was_cut_off_is_finished_by_the_next_call(tmp_path, monkeypa
         try:
             runfile.settle(tmp_path)
         except Killed:
-            facts = runfile.read_run(tmp_path)
-            whole = not runfile.file_problems(tmp_path, facts)
+            whole = not runfile.file_problems(tmp_path, runfile.read_record(tmp_path))
             assert whole or not runfile.is_complete(tmp_path, ID)
     runfile.settle(tmp_path)
     assert content_of(tmp_path) == {"new"}

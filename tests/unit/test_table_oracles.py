@@ -14,6 +14,7 @@ from kvscope.analyse.oracles.times import given_up_wrong
 from kvscope.analyse.records import Records, read_records
 from kvscope.errors import BadInput
 from kvscope.oracle import HELD, NONE, NOT_APPLICABLE, VIOLATED
+from tests.run_records import facts_of
 
 from .report_fixture import Fake, write_experiment
 
@@ -296,10 +297,11 @@ def test_a_rule_for_repeats_allows_min_and_more(runs: dict[str, Records]) -> Non
         made = run.variant(settings=run.settings | {"repeats": rule}, facts=run.facts | told)
         assert (violated(made) == {}) == allowed
     fixed = {"min": 3, "until": None, "budget_s": None}
-    of_group = {"campaign": {"reference": run.facts["experiment_id"]}}
+    group = {"id": "0" * 12, "design": "groups", "members": []}
+    of_group = {"campaign": group | {"reference": run.facts["experiment_id"]}}
     for repeats, campaign, allowed in ((3, {}, True), (1, {}, False), (1, of_group, True)):
-        told = {"repeats": fixed | {"min": repeats, "measured": 3}} | campaign
-        made = run.variant(settings=run.settings | {"repeats": repeats}, facts=run.facts | told)
+        kept = {"repeats": fixed | {"min": repeats, "measured": 3}, **campaign}
+        made = run.variant(settings=run.settings | {"repeats": repeats}, facts=run.facts | kept)
         assert (violated(made) == {}) == allowed
     rule = {"min": 2, "until": 0.05, "budget_s": 60}
     wider = {"repeats": {**rule, "until": 0.5}}
@@ -335,7 +337,9 @@ def test_a_request_is_given_up_at_the_first_end_of_a_pass_after_its_time(
     one = {"repeat": 0, "request_id": "a", "aborted": True}
     requests = pd.DataFrame([one | {"arrival_s": arrival_s, "finished_s": given_up_s}])
     asked_for = {"workload": {"timeout_s": 2.5}}
-    run = runs["ample"].variant(facts={}, steps=steps, requests=requests, settings=asked_for)
+    run = runs["ample"].variant(
+        facts=facts_of(), steps=steps, requests=requests, settings=asked_for
+    )
     assert (given_up_wrong(RunTables(run)) == NONE) == right
 
 

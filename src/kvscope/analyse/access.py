@@ -8,7 +8,6 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +20,7 @@ from kvscope.analyse.reuse import Bursts, Reuses, bursts_of, keys, reuses_of, st
 from kvscope.arraytypes import Int64s
 from kvscope.events import K_READ
 from kvscope.layout import tables_directory
-from kvscope.runfile import COMPLETE, TRACING
+from kvscope.runschema import RunRecord
 from kvscope.tables import KV_EVENTS
 
 NANOSECOND = 1e-9
@@ -87,7 +86,7 @@ class KvTrace:
         return 1 - self._summary.covered_ns / duration_ns
 
 
-def find_trace(run: Path, facts: dict[str, Any], made: Path | None = None) -> KvTrace | None:
+def find_trace(run: Path, record: RunRecord, made: Path | None = None) -> KvTrace | None:
     """The trace of a run's directory; None if no KV event was traced, or the run failed.
 
     `made` is the directory of its tables, by default the one that they are written to.
@@ -95,13 +94,12 @@ def find_trace(run: Path, facts: dict[str, Any], made: Path | None = None) -> Kv
     A traced run has a trace even if its events were not collected; reading them then fails.
     """
     path = (made or tables_directory(run)) / KV_EVENTS.file
-    tracing: dict[str, Any] = facts.get(TRACING) or {}
-    if facts.get("status") != COMPLETE or not (tracing or has_rows(path)):
+    tracing, engine = record.tracing, record.engine
+    if not record.complete or not (tracing or has_rows(path)):
         return None
-    engine: dict[str, Any] = facts.get("engine") or {}
-    layers = engine.get("layers") or math.nan
-    layer, head, step = (tracing.get(f"{of}_stride", 1) == 1 for of in ("layer", "head", "step"))
-    block_bytes = engine.get("block_bytes", math.nan) / layers
+    strides = (tracing.layer_stride, tracing.head_stride, tracing.step_stride) if tracing else ()
+    layer, head, step = (stride == 1 for stride in strides or (1, 1, 1))
+    block_bytes = (engine.block_bytes or math.nan) / (engine.layers or math.nan)
     preemptions, hits = run / tables.PREEMPTIONS.file, run / tables.HITS.file
     found = hits if hits.exists() else None
     return KvTrace(path, layer, head, step, block_bytes, preemptions=preemptions, hits=found)
@@ -111,7 +109,7 @@ def find_trace(run: Path, facts: dict[str, Any], made: Path | None = None) -> Kv
 def trace_of(records: Records) -> KvTrace | None:
     """The KV events of records; None if they have none."""
     if records.repeat is None:
-        return find_trace(records.directory, records.facts, records.tables_directory)
+        return find_trace(records.directory, records.record, records.tables_directory)
     whole = trace_of(records.whole)
     return whole and whole.of_repeat(records.repeat)
 

@@ -11,7 +11,6 @@ from kvscope.actions import keeps_tokens
 from kvscope.analyse.metric import metric, ratio
 from kvscope.analyse.records import Records
 from kvscope.kv_use import token_share
-from kvscope.runfile import RECORDED
 
 
 @metric("passes", "Forward passes", display="a repeat")
@@ -139,8 +138,9 @@ def _of_prefix_cache(function: Callable[[Records], float]) -> Callable[[Records]
 
     @wraps(function)
     def of(records: Records) -> float:
-        recorded = records.facts.get(RECORDED, {}).get("prefix_caching")
-        caches = recorded or "prefix_cache" in records.facts.get("engine", {})
+        record = records.record
+        by_server = record.recorded and record.recorded.prefix_caching
+        caches = by_server or record.engine.states("prefix_cache")
         return function(records) if caches else math.nan
 
     return of

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from kvscope import accounts, tables
 from kvscope.accounts import ANALYSED, COLLECTED
@@ -24,18 +23,15 @@ from kvscope.layout import tables_directory
 from kvscope.oracle import VIOLATED, Verdict
 from kvscope.plan.experiment import read_settings, unknown_options
 from kvscope.runfile import (
-    COMPLETE,
     EXPERIMENT_FILE,
-    IMPORTED_FROM,
     PERFETTO,
-    RECORDED,
     RECORDED_FILES,
     RUN_FILE,
-    TRACING,
     file_problem,
-    read_run,
+    read_record,
     require_collected,
 )
+from kvscope.runschema import RunRecord
 from kvscope.scratch import scratch_directory
 
 STAGES = (COLLECTED, ANALYSED)
@@ -67,31 +63,31 @@ def inspect_run(run: Path, quick: bool = False) -> CheckResult:
     if not (run / RUN_FILE).exists():
         return CheckResult([f"{run / RUN_FILE}: no such file; the run did not finish"], [])
     try:
-        facts = read_run(run)
+        record = read_record(run)
     except BadInput as error:
         return CheckResult([str(error)], [])
-    if damaged := list(_damaged_files(run, facts)):
+    if damaged := list(_damaged_files(run, record)):
         return CheckResult(damaged, [])
-    if facts["status"] != COMPLETE:
-        return CheckResult([f"{run}: the run failed ({facts['reason']})"], [])
-    return _inspect_complete(run, facts, quick)
+    if not record.complete:
+        return CheckResult([f"{run}: the run failed ({record.reason})"], [])
+    return _inspect_complete(run, record, quick)
 
 
-def _inspect_complete(run: Path, facts: dict[str, Any], quick: bool) -> CheckResult:
+def _inspect_complete(run: Path, record: RunRecord, quick: bool) -> CheckResult:
     """Check a complete run whose recorded files are as they were recorded."""
     made = tables_directory(run)
     found = {
         stage: accounts.complaints(made, stage, run) or [*_not_accounted_for(made, stage)]
         for stage in STAGES
     }
-    complaints = [*chain(*found.values(), _not_recorded(run, facts))]
+    complaints = [*chain(*found.values(), _not_recorded(run, record))]
     try:
         complaints += _unconfirmed_settings(run)
         if quick:
             verdicts = checklist(read_records(run))
         else:
             sound = [stage for stage in STAGES if (made / stage).exists() and not found[stage]]
-            differences, verdicts = _compute_again(run, facts, made, sound)
+            differences, verdicts = _compute_again(run, record, made, sound)
             complaints += differences
     except BadInput as error:
         return CheckResult([*complaints, str(error)], [])
@@ -101,23 +97,23 @@ def _inspect_complete(run: Path, facts: dict[str, Any], quick: bool) -> CheckRes
     return CheckResult([*complaints, *violated], verdicts)
 
 
-def _damaged_files(run: Path, facts: dict[str, Any]) -> Iterator[str]:
+def _damaged_files(run: Path, record: RunRecord) -> Iterator[str]:
     """How recorded files differ from their records or their schema."""
-    for name, record in facts["files"].items():
+    for name, file in record.files.items():
         path = run / name
-        complaint = file_problem(path, record)
+        complaint = file_problem(path, file)
         if complaint is None and path.suffix == ".parquet" and path.stem in tables.TABLES:
             complaint = tables.check_file(tables.TABLES[path.stem], path)
         if complaint:
             yield complaint
 
 
-def _not_recorded(run: Path, facts: dict[str, Any]) -> Iterator[str]:
+def _not_recorded(run: Path, record: RunRecord) -> Iterator[str]:
     """Files of a run that run.json does not vouch for."""
     for name in RECORDED_FILES:
-        if name not in facts["files"] and (run / name).exists():
+        if name not in record.files and (run / name).exists():
             yield f"{run / name}: there, but not recorded in {RUN_FILE}"
-    if EXPERIMENT_FILE not in facts["files"] and not {IMPORTED_FROM, RECORDED} & facts.keys():
+    if EXPERIMENT_FILE not in record.files and not (record.imported_from or record.recorded):
         yield f"{run / RUN_FILE}: records no {EXPERIMENT_FILE}, though the run was not imported"
 
 
@@ -140,12 +136,12 @@ def _unconfirmed_settings(run: Path) -> Iterator[str]:
 
 
 def _compute_again(
-    run: Path, facts: dict[str, Any], made: Path, stages: list[str]
+    run: Path, record: RunRecord, made: Path, stages: list[str]
 ) -> tuple[list[str], list[Verdict]]:
     """Collect and analyse again: how these stages' files in `made` differ, and the verdicts."""
     with scratch_directory() as again:
         try:
-            if TRACING in facts or COLLECTED in stages:
+            if record.tracing or COLLECTED in stages:
                 collect_run(run, again, perfetto=(made / PERFETTO).exists())
             analyse(run, again, tables_directory=again)
         except CannotWrite as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 from kvscope import accounts
 from kvscope.accounts import COLLECTED
-from kvscope.analyse.oracles.engine_checks import ENGINE_ORACLES, Facts
+from kvscope.analyse.oracles.engine_checks import ENGINE_ORACLES
 from kvscope.analyse.oracles.facts import origin_wrong
 from kvscope.analyse.oracles.registry import ORACLES, ROWS, judge_tables
 from kvscope.analyse.records import Records
@@ -16,10 +16,11 @@ from kvscope.collect.oracles.judge import Judge, judge_flushes
 from kvscope.collect.oracles.registry import ALL_ORACLES, verdicts
 from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED, Oracle, Verdict, judge
 from kvscope.results import Run
-from kvscope.runfile import COMPLETE, KERNEL_EVENTS, TRACING
+from kvscope.runfile import KERNEL_EVENTS
+from kvscope.runschema import RunRecord
 from kvscope.tables import KV_EVENTS
 
-FACTS: tuple[Oracle[Facts], ...] = (Oracle(origin_wrong), *ENGINE_ORACLES)
+FACTS: tuple[Oracle[RunRecord], ...] = (Oracle(origin_wrong), *ENGINE_ORACLES)
 EVERY_ORACLE: tuple[Oracle[Any], ...] = (*ROWS, *ORACLES, *FACTS, *ALL_ORACLES)
 
 
@@ -29,15 +30,15 @@ def checklist(records: Records, collected: bool = False) -> list[Verdict]:
     If `collected`, the verdicts on KV events are read from collect.json; otherwise the raw file is
     judged again. Raises BadInput if that file is missing, damaged, or of another measurement.
     """
-    if records.facts["status"] != COMPLETE:
+    if not records.record.complete:
         return []
-    found = judge_tables(records) + judge(FACTS, records.facts)
+    found = judge_tables(records) + judge(FACTS, records.record)
     return found + verdicts(_of_events(records, collected))
 
 
 def _of_events(run: Run, collected: bool) -> dict[str, Any]:
     """The account of the oracles of KV events; empty without events."""
-    if TRACING not in run.facts:
+    if not run.record.tracing:
         return {}
     if not collected:
         return judge_flushes(read_flushes(run.directory / KERNEL_EVENTS), Judge.of_run(run))

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from kvscope.analyse.records import Records, counted_repeats, disturbances, sharings
 from kvscope.analyse.serving_metrics import makespan_s, stall_time_s
 from kvscope.analyse.statistics import coefficient_of_variation
+from kvscope.runschema import RepeatRecord, RunRecord
 
 MAXIMUM_VARIATION = 0.10
 """Makespans that vary more than this (standard deviation over mean) are unstable."""
@@ -46,37 +46,37 @@ class Circumstance:
 
 def find_circumstances(records: Records) -> list[Circumstance]:
     """The circumstances of a complete run; none of modeled times, which no load changes."""
-    facts = records.facts
+    record = records.record
     if not records.by_clock:
         return []
     described = {
         "lone_repeat": _lone_repeat(records),
-        "not_precise": describe_width(facts),
-        "waited": _waited(facts),
+        "not_precise": describe_width(record),
+        "waited": _waited(record),
         "cold": _cold(records),
-        "disturbed": describe_disturbance(facts),
-        "shared": describe_sharing(facts),
+        "disturbed": describe_disturbance(record),
+        "shared": describe_sharing(record),
         **(_of_passes(records) if len(records.steps) else {}),
-        "profile_lost": _profile_lost(facts),
+        "profile_lost": _profile_lost(record),
     }
     return [Circumstance(name, described[name]) for name in CIRCUMSTANCES if described.get(name)]
 
 
-def describe_width(facts: dict[str, Any]) -> str:
+def describe_width(record: RunRecord) -> str:
     """The width that a rule for repeats asked for and did not get; empty if it got it.
 
     Half widths shrink with the root of the number of repeats, which says what it would take.
     """
-    rule = facts.get("repeats") or {}
-    if not rule.get("until") or rule.get("reached"):
+    rule = record.repeats
+    if not rule or not rule.until or rule.reached:
         return ""
-    budget_s, share, until = rule.get("budget_s"), rule.get("half_width_share"), rule["until"]
-    unit = "round" if any(entry.get("round") for entry in counted_repeats(facts)) else "repeat"
-    after = f"{budget_s:g} s" if budget_s else f"{rule['measured']} {unit}s"
+    budget_s, share, until = rule.budget_s, rule.half_width_share, rule.until
+    unit = "round" if any(entry.round for entry in counted_repeats(record)) else "repeat"
+    after = f"{budget_s:g} s" if budget_s else f"{rule.measured} {unit}s"
     if share is None:
         return f"no interval after {after}; ± {percent(until)} was asked"
-    needed = math.ceil(rule["measured"] * (share / until) ** 2)
-    each_s = _span_s(facts) / max(rule["measured"], 1)
+    needed = math.ceil(rule.measured * (share / until) ** 2)
+    each_s = _span_s(record) / max(rule.measured, 1)
     time = f" in {_duration(needed * each_s)}" if each_s else ""
     return (
         f"± {percent(share)} after {after}; ± {percent(until)} was asked, "
@@ -84,33 +84,33 @@ def describe_width(facts: dict[str, Any]) -> str:
     )
 
 
-def waiting_share(entry: dict[str, Any]) -> float | None:
+def waiting_share(entry: RepeatRecord) -> float | None:
     """The share of a repeat in which its threads were ready without a CPU; None if not known.
 
     Waited / (ran + waited), summed over the threads; `entry` is of `clock.repeats` in run.json.
     """
-    ran_s, waited_s = entry.get("ran_s"), entry.get("waited_s")
+    ran_s, waited_s = entry.ran_s, entry.waited_s
     if ran_s is None or waited_s is None or ran_s + waited_s <= 0:
         return None
-    return float(waited_s / (ran_s + waited_s))
+    return waited_s / (ran_s + waited_s)
 
 
-def describe_disturbance(facts: dict[str, Any]) -> str:
+def describe_disturbance(record: RunRecord) -> str:
     """The disturbed repeats and their causes, as text; empty if there are none.
 
     Example: 'repeat 1: other processes used 0.9 of 2 CPUs'
     """
-    return _describe(disturbances(facts), "why", facts)
+    return _describe([(one.repeat, one.why) for one in disturbances(record)], record)
 
 
-def describe_sharing(facts: dict[str, Any]) -> str:
+def describe_sharing(record: RunRecord) -> str:
     """The repeats that neighbours of the pack slowed down, as text; empty if there are none."""
-    return _describe(sharings(facts), "shared", facts)
+    return _describe([(one.repeat, one.shared) for one in sharings(record)], record)
 
 
-def _describe(found: list[dict[str, Any]], key: str, facts: dict[str, Any]) -> str:
-    described = [f"repeat {entry['repeat']}: {entry[key]}" for entry in found[:MOST_DESCRIBED]]
-    return _shortened(described, len(found), len(facts.get("disturbance", [])))
+def _describe(found: Sequence[tuple[int, str]], record: RunRecord) -> str:
+    described = [f"repeat {number}: {cause}" for number, cause in found[:MOST_DESCRIBED]]
+    return _shortened(described, len(found), len(record.disturbance))
 
 
 def _shortened(described: Sequence[str], found: int, repeats: int) -> str:
@@ -123,9 +123,9 @@ def _lone_repeat(records: Records) -> str:
     return "1 repeat" if len(list(records.valid_repeats())) == 1 else ""
 
 
-def _waited(facts: dict[str, Any]) -> str:
+def _waited(record: RunRecord) -> str:
     shares = [
-        share for entry in counted_repeats(facts) if (share := waiting_share(entry)) is not None
+        share for entry in counted_repeats(record) if (share := waiting_share(entry)) is not None
     ]
     if not shares or (mean := sum(shares) / len(shares)) <= MAXIMUM_WAITING:
         return ""
@@ -133,7 +133,7 @@ def _waited(facts: dict[str, Any]) -> str:
 
 
 def _cold(records: Records) -> str:
-    missed = (records.facts.get("warmup") or {}).get("uncovered_classes", [])
+    missed = records.record.warmup.uncovered_classes
     return f"classes {', '.join(missed)}" if missed and records.depends_on_speed else ""
 
 
@@ -156,17 +156,17 @@ def _stalls(repeats: Sequence[Records]) -> Iterator[str]:
             yield f"repeat {repeat.repeat}: {percent(share)} of the makespan"
 
 
-def _profile_lost(facts: dict[str, Any]) -> str:
-    profiler = facts.get("profiler") or {}
-    used = profiler.get("used") == "nsys" and profiler.get("requested") != "nsys"
-    return profiler.get("reason") or "" if used else ""
+def _profile_lost(record: RunRecord) -> str:
+    profiler = record.profiler
+    used = profiler and profiler.used == "nsys" and profiler.requested != "nsys"
+    return profiler.reason or "" if profiler and used else ""
 
 
-def _span_s(facts: dict[str, Any]) -> float:
+def _span_s(record: RunRecord) -> float:
     """Seconds from the first repeat's start to the last one's end."""
-    found = counted_repeats(facts)
-    starts = [entry["start_ns"] for entry in found]
-    ends = [entry["start_ns"] * 1e-9 + entry["duration_s"] for entry in found]
+    found = counted_repeats(record)
+    starts = [entry.start_ns for entry in found]
+    ends = [entry.start_ns * 1e-9 + entry.duration_s for entry in found]
     return max(ends) - min(starts) * 1e-9 if found else 0.0
 
 

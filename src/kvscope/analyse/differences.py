@@ -19,6 +19,7 @@ from kvscope.arraytypes import Bools
 from kvscope.files import read_json
 from kvscope.reading import short_repr
 from kvscope.runfile import file_problem
+from kvscope.runschema import FileRecord
 
 RELATIVE, ABSOLUTE = 1e-9, 1e-12
 """Rounding: a billionth of a number, or a thousandth of a nanosecond."""
@@ -39,7 +40,7 @@ def stage_differences(made: Path, again: Path, account: str) -> Iterator[str]:
         elif name not in files:
             yield f"{made / account}: files lacks {name}, which is written {AGAIN}"
         elif (table := tables.TABLES.get(Path(name).stem)) is None:
-            if file_problem(made / name, new[name]):
+            if file_problem(made / name, FileRecord(**new[name])):
                 yield f"{made / name}: its content differs from what is written {AGAIN}"
         elif problem := tables.check_file(table, made / name):
             yield problem

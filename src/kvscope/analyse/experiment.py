@@ -22,6 +22,7 @@ from kvscope.analyse.records import Records, read_records
 from kvscope.analyse.statistics import Estimate, estimate, widen
 from kvscope.analyse.validity import find_reasons
 from kvscope.runfile import run_sha256
+from kvscope.runschema import RepeatRecord
 
 
 def analyse(run: Path, out: Path, **known: Any) -> pd.DataFrame:
@@ -55,31 +56,28 @@ def repeat_metrics(records: Records, run_sha256: str) -> pd.DataFrame:
     """The `repeat_metrics` table of one run; `run_sha256` is the hash of its run.json."""
     # Published kernels have no passes.
     known = METRICS if len(records.steps) else access_metrics.METRICS
-    clock = records.facts.get("clock", {}).get("repeats", [])
-    entries = {entry["repeat"]: entry for entry in clock}
+    entries = {entry.repeat: entry for entry in records.record.clock.repeats}
     rows = [
-        {"repeat": repeat.repeat, **_circumstances(entries.get(repeat.repeat, {})), **metric}
-        for repeat in records.valid_repeats()
+        {"repeat": number, **_circumstances(entries.get(number)), **metric}
+        for number, repeat in zip(records.timed, records.valid_repeats(), strict=True)
         for metric in _defined(known, repeat)
     ]
     return pd.DataFrame(rows, columns=tables.REPEAT_METRICS.names).assign(
-        experiment_id=records.facts["experiment_id"],
+        experiment_id=records.record.experiment_id,
         time_source=records.time_source,
         run_sha256=run_sha256,
     )
 
 
-def _circumstances(entry: dict[str, Any]) -> dict[str, Any]:
+def _circumstances(entry: RepeatRecord | None) -> dict[str, Any]:
     """In which round a repeat was measured, and how long it waited, of its entry in run.json."""
-    found = entry.get("round") or {}
-    ran_s, waited_s = entry.get("ran_s"), entry.get("waited_s")
-    waiting = None if ran_s is None or waited_s is None else rounds.waiting(ran_s, waited_s)
-    return {
-        "campaign": found.get("campaign"),
-        "round": found.get("number"),
-        "place": found.get("place"),
-        "waiting": waiting,
-    }
+    found: dict[str, Any] = dict.fromkeys(("campaign", "round", "place", "waiting"))
+    if entry and entry.round:
+        one = entry.round
+        found |= {"campaign": one.campaign, "round": one.number, "place": one.place}
+    if entry and entry.ran_s is not None and entry.waited_s is not None:
+        found["waiting"] = rounds.waiting(entry.ran_s, entry.waited_s)
+    return found
 
 
 def _defined(metrics: Iterable[Metric], repeat: Records) -> Iterator[dict[str, Any]]:
@@ -92,7 +90,6 @@ def metrics_of(
     records: Records, repeats: pd.DataFrame, reasons: list[Reason], run_sha256: str
 ) -> pd.DataFrame:
     """The `metrics` table of one run, from its `repeat_metrics`; `run_sha256` as for these."""
-    facts = records.facts
     values_of = {str(name): rows.tolist() for name, rows in repeats.groupby("metric")["value"]}
     found = {metric.name: _estimate(metric, values_of) for metric in METRICS}
     values = {metric: found[metric.name].value for metric in METRICS}
@@ -100,7 +97,7 @@ def metrics_of(
         found[name] = replace(found[name], low=low, high=high)
     estimates = pd.DataFrame([vars(one) for one in found.values()])
     columns = {
-        "experiment_id": facts["experiment_id"],
+        "experiment_id": records.record.experiment_id,
         "metric": [*found],
         "value": estimates["value"],
         "ci_low": estimates["low"],

@@ -9,7 +9,6 @@ import pandas as pd
 
 from kvscope.analyse.metric import metric
 from kvscope.analyse.records import Records
-from kvscope.runfile import RECORDED
 
 
 @metric("B", "Bytes stored", display="GB", optional=True)
@@ -66,7 +65,7 @@ def offload_wait_s(records: Records) -> float:
 @metric("s", "Every request waits for copies", better=-1, optional=True)
 def offload_idle_s(records: Records) -> float:
     """ΣS.load_wait_s: there is no pass, as every request waits for copies"""
-    if RECORDED in records.facts:
+    if records.record.recorded:
         return math.nan
     return math.fsum(records.steps["load_wait_s"].astype(float).fillna(0))
 

@@ -8,11 +8,11 @@ from kvscope.runfile import EXPERIMENT_FILE, require_unchanged
 @kept
 def experiment_of(records: Records) -> Experiment:
     """The experiment; BadInput if the run has none, or one that cannot be used here."""
-    require_unchanged(records.directory, records.facts, EXPERIMENT_FILE)
+    require_unchanged(records.directory, records.record, EXPERIMENT_FILE)
     return load(records.directory / EXPERIMENT_FILE)
 
 
 def confirm_settings(records: Records) -> None:
     """Raise BadInput if the settings have another id than the run."""
-    require_unchanged(records.directory, records.facts, EXPERIMENT_FILE)
+    require_unchanged(records.directory, records.record, EXPERIMENT_FILE)
     read_settings(records.directory)

@@ -17,8 +17,9 @@ from kvscope.copies import ACTIVATIONS, IN, KV, OUT
 from kvscope.errors import BadInput
 from kvscope.plan.documents import load_mapping
 from kvscope.results import Run
-from kvscope.runfile import EXPERIMENT_FILE, FAILED, require_unchanged
+from kvscope.runfile import EXPERIMENT_FILE, require_unchanged
 from kvscope.runschema import TRANSFERS as TRANSFERS_SINCE
+from kvscope.runschema import DisturbanceRecord, RepeatRecord, RunRecord
 from kvscope.tables import HOST_TABLES, OF_SOME_RUNS, TRANSFERS
 
 
@@ -31,7 +32,7 @@ class Records(Run):
 
         `planned.confirm_settings` holds them against the run's id.
         """
-        require_unchanged(self.directory, self.facts, EXPERIMENT_FILE)
+        require_unchanged(self.directory, self.record, EXPERIMENT_FILE)
         path = self.directory / EXPERIMENT_FILE
         return load_mapping(path) if path.exists() else {}
 
@@ -55,8 +56,8 @@ class Records(Run):
     @property
     def copies_in_real_time(self) -> bool:
         """Whether vLLM's offloading copied beside the passes, by a real clock."""
-        awaited = self.facts.get("engine", {}).get("copies_awaited", True)
-        return self.by_clock and not awaited and bool(self._by_offloading.any())
+        apart = self.record.engine.copies_awaited is False
+        return self.by_clock and apart and bool(self._by_offloading.any())
 
     @property
     def has_followers(self) -> bool:
@@ -127,22 +128,22 @@ def kept(function: Callable[[Records], Found]) -> Callable[[Records], Found]:
     return of
 
 
-def counted_repeats(facts: dict[str, Any]) -> list[dict[str, Any]]:
+def counted_repeats(record: RunRecord) -> list[RepeatRecord]:
     """The entries of `clock.repeats` in run.json of the `timed` repeats."""
-    entries: list[dict[str, Any]] = (facts.get("clock") or {}).get("repeats", [])
-    return [entry for entry in entries if not entry.get("profiled")] or entries
+    entries = record.clock.repeats
+    return [entry for entry in entries if not entry.profiled] or entries
 
 
-def disturbances(facts: dict[str, Any]) -> list[dict[str, Any]]:
+def disturbances(record: RunRecord) -> list[DisturbanceRecord]:
     """The entries of run.json for disturbed repeats."""
-    return [entry for entry in facts.get("disturbance", []) if entry["disturbed"]]
+    return [entry for entry in record.disturbance if entry.disturbed]
 
 
-def sharings(facts: dict[str, Any]) -> list[dict[str, Any]]:
+def sharings(record: RunRecord) -> list[DisturbanceRecord]:
     """The entries of run.json for repeats that the neighbours of the run's pack slowed down."""
-    if not facts.get("placement", {}).get("neighbours"):
+    if not record.placement.neighbours:
         return []
-    return [entry for entry in facts.get("disturbance", []) if entry.get("shared")]
+    return [entry for entry in record.disturbance if entry.shared]
 
 
 def read_records(directory: Path, **known: Any) -> Records:
@@ -152,12 +153,13 @@ def read_records(directory: Path, **known: Any) -> Records:
     """
     records = Records(directory, **known)
     due = [table for table in HOST_TABLES if table not in OF_SOME_RUNS]
-    if records.facts.get("schema", TRANSFERS_SINCE) < TRANSFERS_SINCE:
+    record = records.record
+    if record.schema_version < TRANSFERS_SINCE:
         due.remove(TRANSFERS)
     missing = [path for path in map(records.path, due) if not path.exists()]
-    if records.facts["status"] == FAILED and (missing or records.steps.empty):
-        reason = records.facts.get("reason") or "no reason recorded"
-        raise BadInput(f"{directory}: the run failed and left nothing to analyse ({reason})")
+    if not record.complete and (missing or records.steps.empty):
+        why = record.why_failed
+        raise BadInput(f"{directory}: the run failed and left nothing to analyse ({why})")
     for table in due:
         getattr(records, table.name)
     if missing:

@@ -1,7 +1,6 @@
 """The validity of a run: the reasons why it is not valid, each with the figures behind it."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from kvscope.analyse.reason import (
     FAILED,
@@ -12,7 +11,7 @@ from kvscope.analyse.reason import (
 )
 from kvscope.analyse.records import Records
 from kvscope.oracle import VIOLATED, Verdict
-from kvscope.runfile import COMPLETE, IMPORTED_FROM, RECORDED
+from kvscope.runschema import ProfilerRecord
 from kvscope.time_sources import MODELED
 
 
@@ -22,20 +21,19 @@ def check_warm_up(records: Records) -> list[Reason]:
     Where requests arrive or are aborted in real time, the passes depend on the machine's speed, and
     those of the warm-up need not be those of the repeats.
     """
-    found = records.facts.get("warmup", {})
-    if not found.get("passes"):
+    found = records.record.warmup
+    if not found.passes:
         return [NO_WARM_UP.with_detail("nothing ran before the measured part")]
-    missed = found.get("uncovered_classes", [])
+    missed = found.uncovered_classes
     if not missed or records.depends_on_speed:
         return []
     return [WARM_UP_INCOMPLETE.with_detail(f"classes {', '.join(missed)}")]
 
 
-def check_profiler(facts: dict[str, Any]) -> list[Reason]:
+def check_profiler(profiler: ProfilerRecord | None) -> list[Reason]:
     """PROFILER_LOST_EVENTS if a profile was requested and there is no complete trace."""
-    profiler = facts.get("profiler", {})
-    if profiler.get("requested") == "nsys" and profiler.get("reason"):
-        return [PROFILER_LOST_EVENTS.with_detail(profiler["reason"])]
+    if profiler and profiler.requested == "nsys" and profiler.reason:
+        return [PROFILER_LOST_EVENTS.with_detail(profiler.reason)]
     return []
 
 
@@ -54,10 +52,10 @@ def find_reasons(records: Records, verdicts: Iterable[Verdict]) -> list[Reason]:
     Imported runs and recordings have no warm-up and no profiler of kvscope's, and modeled times
     need neither.
     """
-    facts = records.facts
-    if facts["status"] != COMPLETE:
-        return [FAILED.with_detail(facts.get("reason") or "unknown")]
+    record = records.record
+    if not record.complete:
+        return [FAILED.with_detail(record.reason or "unknown")]
     found = check_oracles(verdicts)
-    if records.time_source == MODELED or {IMPORTED_FROM, RECORDED} & facts.keys():
+    if records.time_source == MODELED or record.imported_from or record.recorded:
         return found
-    return [*found, *check_warm_up(records), *check_profiler(facts)]
+    return [*found, *check_warm_up(records), *check_profiler(record.profiler)]

@@ -22,12 +22,9 @@ from kvscope.errors import BadInput
 from kvscope.ranges import DOMAIN, FORWARD_PASS
 from kvscope.results import Run
 from kvscope.runfile import (
-    COMPLETE,
     KERNEL_EVENTS,
     NSYS_EXPORT,
     PERFETTO,
-    RECORDED,
-    TRACING,
     require_unchanged,
 )
 from kvscope.tables import KV_EVENTS, NVTX_RANGES, TIMELINE
@@ -52,7 +49,7 @@ def collect_run(run_dir: Path, out_dir: Path, perfetto: bool = False) -> None:
     """
     run = Run(run_dir)
     require_times(run)
-    require_unchanged(run_dir, run.facts, NSYS_EXPORT, KERNEL_EVENTS)
+    require_unchanged(run_dir, run.record, NSYS_EXPORT, KERNEL_EVENTS)
     accounts.begin(out_dir, COLLECTED)
     account, alignment = _collect_profile(run, out_dir)
     offset_ns = alignment.offset_ns if alignment else None
@@ -69,14 +66,15 @@ def collect_run(run_dir: Path, out_dir: Path, perfetto: bool = False) -> None:
 
 def _collect_profile(run: Run, out_dir: Path) -> tuple[dict[str, Any], Alignment | None]:
     """Write the profiler's tables; return their account and the clock's alignment, if any."""
-    export, used = run.directory / NSYS_EXPORT, (run.facts.get("profiler") or {}).get("used")
-    left_out = RECORDED in run.facts and used == "none"  # it does not fit the recording
+    export, record = run.directory / NSYS_EXPORT, run.record
+    used = record.profiler and record.profiler.used
+    left_out = record.recorded and used == "none"  # it does not fit the recording
     if not export.exists() or left_out:
         account = write_empty_tables(out_dir) | {"alignment": None}
         if used == "nsys":
             account["warnings"].append(f"The run was profiled, but {NSYS_EXPORT} is not there.")
         return account, None
-    cuda_by = emptiness.RECORD_CUDA if RECORDED in run.facts else emptiness.RUN_CUDA
+    cuda_by = emptiness.RECORD_CUDA if record.recorded else emptiness.RUN_CUDA
     account = write_nsys_tables(export, out_dir, cuda_by)
     alignment = align(run, _passes(out_dir), account["capture_start_utc_ns"])
     if alignment is None:
@@ -103,14 +101,15 @@ def _passes(out_dir: Path) -> pd.DataFrame:
 def _is_traced(run: Run) -> bool:
     """Whether the run has KV events; BadInput if it is complete and they are missing."""
     path = run.directory / KERNEL_EVENTS
-    if TRACING in run.facts and run.facts["status"] == COMPLETE and not path.exists():
+    traced = run.record.tracing is not None
+    if traced and run.record.complete and not path.exists():
         raise BadInput(f"{path}: no such file, though KV events were traced")
-    return TRACING in run.facts and path.exists()
+    return traced and path.exists()
 
 
 def _collect_events(run: Run, out_dir: Path, offset_ns: int | None) -> dict[str, Any]:
     """Write the tables of KV events; residuals refer to the profiler's kernels, if any."""
     launches = None if offset_ns is None else Launches.read(out_dir, offset_ns)
-    expected = run.facts[TRACING].get("events", 0)
+    expected = run.record.tracing.events if run.record.tracing else 0
     events = run.directory / KERNEL_EVENTS
     return write_kv_tables(events, out_dir, Judge.of_run(run), launches, expected)

@@ -3,8 +3,6 @@
 The tables have seconds since the start of a repeat; run.json has the start of each repeat.
 """
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
@@ -24,7 +22,7 @@ def require_times(run: Run) -> None:
     Raises BadInput if a key or a time that every row needs is null, or if a time exceeds the
     longest possible run.
     """
-    if "clock" not in run.facts:
+    if not run.record.states("clock"):
         path = run.directory / RUN_FILE
         raise BadInput(f"{path}: the run has no clock; it failed before it was measured")
     for table in (REQUESTS, STEPS, BATCH, PREEMPTIONS, TRANSFERS, LAYERS):
@@ -40,18 +38,12 @@ def require_times(run: Run) -> None:
                 )
 
 
-def repeats_of(run: Run) -> list[dict[str, Any]]:
-    """The repeats of run.json: `repeat`, `start_ns` since the run's start, and `duration_s`."""
-    repeats: list[dict[str, Any]] = run.facts["clock"]["repeats"]
-    return repeats
-
-
 def instants_ns(run: Run, repeat: pd.Series, seconds: pd.Series) -> Int64s:
     """Convert seconds since the start of a repeat to ns since the run's start.
 
     Raises BadInput if run.json lacks a repeat.
     """
-    starts = {entry["repeat"]: entry["start_ns"] for entry in repeats_of(run)}
+    starts = {entry.repeat: entry.start_ns for entry in run.record.clock.repeats}
     unknown = set(repeat.unique()) - set(starts)
     if unknown:
         path = run.directory / RUN_FILE

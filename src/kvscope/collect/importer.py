@@ -15,7 +15,7 @@ import kvscope
 from kvscope import plugins, tables
 from kvscope.errors import BadInput
 from kvscope.files import sha256_of
-from kvscope.runfile import COMPLETE, IMPORTED_FROM, RUN_FILE, read_run
+from kvscope.runfile import COMPLETE, IMPORTED_FROM, RUN_FILE, read_record
 from kvscope.tables import Table
 
 GROUP = "kvscope.importer"
@@ -57,7 +57,7 @@ def import_run(kind: str, paths: Sequence[Path], out: Path, series: str | None =
     found = importer(kind)
     if series is not None and not found.has_series:
         raise BadInput(f"import {kind}: --series is for kinds whose files hold several runs")
-    if (out / RUN_FILE).exists() and IMPORTED_FROM not in read_run(out):
+    if (out / RUN_FILE).exists() and not read_record(out).imported_from:
         raise BadInput(f"{out}: holds a run that was measured; give another directory")
     return found.write(paths, out, series)
 

@@ -26,7 +26,7 @@ from kvscope.plan.policy import Batching, Overflow
 from kvscope.plan.registry import OneOf
 from kvscope.plan.repeats import RepeatsField, StoppingRule
 from kvscope.plan.workload import Workload
-from kvscope.runfile import RUN_FILE, read_run
+from kvscope.runfile import RUN_FILE, read_record
 
 ID_DIGITS = 10
 
@@ -242,7 +242,7 @@ def ids_beside(path: Path) -> Iterator[tuple[str, Path]]:
     if directory.parent.name == EXPERIMENTS:
         yield directory.name, directory
     with suppress(BadInput):  # there is no run, or it has to be measured again
-        yield read_run(path.parent)["experiment_id"], path.parent / RUN_FILE
+        yield read_record(path.parent).experiment_id, path.parent / RUN_FILE
 
 
 def _parse_file(path: Path, settings: dict[str, Any]) -> Experiment:

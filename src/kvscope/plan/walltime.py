@@ -174,28 +174,28 @@ def _ratio(directory: Path, experiment: "Experiment", host: str | None = None) -
     measured with, only its own servings count. A rehearsed run tells nothing of its device.
     """
     try:
-        facts = runfile.read_run(directory)
+        record = runfile.read_record(directory)
     except BadInput:
         return None
-    if facts["status"] != runfile.COMPLETE or facts["experiment_id"] != directory.name:
+    if not record.complete or record.experiment_id != directory.name:
         return None
-    if host is not None and facts.get("hardware", {}).get("hostname") != host:
+    if host is not None and record.hardware.hostname != host:
         return None
     if _is_rehearsed(directory, experiment):
         return None
-    timings_s, repeats = facts.get("timings_s", {}), facts.get("clock", {}).get("repeats", [])
+    timings_s, repeats = record.timings_s, record.clock.repeats
     if not experiment.device.allocates:
         # With the start as expected: alone, a run imports vLLM, which a batch does once for all.
         served_s = sum(timings_s.get(part, 0.0) for part in ("warm_up", "repeats"))
         due_s = (experiment.warmup + len(repeats)) * once_s(experiment)
         return float((MODELED_START_S + served_s) / (MODELED_START_S + due_s))
-    if facts.get("campaign"):
-        served_s = timings_s.get("warm_up", 0.0) + sum(one["duration_s"] for one in repeats)
+    if record.campaign:
+        served_s = timings_s.get("warm_up", 0.0) + sum(one.duration_s for one in repeats)
         return served_s / ((experiment.warmup + len(repeats)) * once_s(experiment)) or None
     total = timings_s.get("total")
-    if not isinstance(total, int | float) or total <= 0:
+    if not total:
         return None
-    return total / expected_s(experiment, facts.get("repeats", {}).get("measured"))
+    return total / expected_s(experiment, record.repeats.measured if record.repeats else None)
 
 
 def _is_rehearsed(directory: Path, experiment: "Experiment") -> bool:

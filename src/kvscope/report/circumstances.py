@@ -10,7 +10,7 @@ from kvscope.quantities import plural
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.settings import shared_settings
 from kvscope.report.words import number_text, value_text
-from kvscope.runfile import IMPORTED_FROM, TRACING
+from kvscope.runschema import NO_RECORD
 from kvscope.time_sources import NOT_MEASURED
 
 GIB = 2**30
@@ -29,7 +29,7 @@ class SetupFact:
 
 def circumstances(study: StudyData) -> list[SetupFact]:
     """The facts of all experiments that ran; a fact that none recorded is left out."""
-    ran = [run for run in study.runs if run.facts]
+    ran = [run for run in study.runs if run.record is not NO_RECORD]
     found = (_circumstance(name, fact, ran) for name, fact in _FACTS)
     return [circumstance for circumstance in found if circumstance.values]
 
@@ -38,7 +38,7 @@ def faults(study: StudyData) -> list[tuple[str, str]]:
     """The known faults of imported runs, each once, with the experiments it holds for ('': all)."""
     holders: dict[str, list[str]] = {}
     for run in study.runs:
-        for fault in run.facts.get("faults", []):
+        for fault in run.record.faults:
             holders.setdefault(fault, []).append(run.label)
     everywhere = len(study.runs)
     return [
@@ -54,9 +54,9 @@ def shared(study: StudyData) -> list[tuple[str, str]]:
 
 def dates(study: StudyData) -> str:
     """When the experiments ran, in UTC: a minute, or from when to when."""
-    clocks = [run.facts.get("clock", {}) for run in study.runs]
     # What others published may not tell when it ran.
-    starts = [s for clock in clocks if (s := clock.get("run_start_utc_ns")) is not None]
+    known = (run.record.clock.run_start_utc_ns for run in study.runs)
+    starts = [start for start in known if start is not None]
     if not starts:
         return ""
     first, last = (_utc(instant) for instant in (min(starts), max(starts)))
@@ -89,29 +89,33 @@ def _holders(labels: list[str]) -> str:
     return names if few or len(labels) == 1 else plural(len(labels), "experiment")
 
 
-def _hardware(key: str) -> Callable[[ReportedRun], str | None]:
-    return lambda run: run.facts.get("hardware", {}).get(key)
+def _host(run: ReportedRun) -> str | None:
+    return run.record.hardware.hostname
+
+
+def _system(run: ReportedRun) -> str | None:
+    return run.record.hardware.os
 
 
 def _node(run: ReportedRun) -> str | None:
     """The node of a run that a pack made, and how many others ran on it at the time."""
-    found = run.facts.get("placement") or {}
-    if not found.get("node"):
+    found = run.record.placement
+    if not found.node:
         return None
-    beside = plural(len(found["neighbours"]), "other")
-    return f"{found['node']}, {f'beside {beside}' if found['neighbours'] else 'alone'}"
+    beside = plural(len(found.neighbours), "other")
+    return f"{found.node}, {f'beside {beside}' if found.neighbours else 'alone'}"
 
 
 def _gpu_clocks(run: ReportedRun) -> str | None:
     """Clocks of the SMs of each GPU, before and after the run."""
-    gpus = (run.facts.get("placement") or {}).get("gpus")
+    gpus = run.record.placement.gpus
     if not gpus:
         return None
-    after = {gpu["uuid"]: gpu["clocks.sm"] for gpu in gpus["after"]}
-    known = [gpu for gpu in gpus["before"] if gpu["clocks.sm"].isdecimal()]  # not '[N/A]'
+    after = {gpu.uuid: gpu.sm_mhz for gpu in gpus.after}
+    known = [gpu for gpu in gpus.before if gpu.sm_mhz.isdecimal()]  # not '[N/A]'
     return (
         "; ".join(
-            f"{gpu['uuid']}: {gpu['clocks.sm']} MHz before, {after.get(gpu['uuid'], '?')} MHz after"
+            f"{gpu.uuid}: {gpu.sm_mhz} MHz before, {after.get(gpu.uuid, '?')} MHz after"
             for gpu in known
         )
         or None
@@ -129,18 +133,18 @@ def _setting(*path: str) -> Callable[[ReportedRun], str | None]:
 
 
 def _processor(run: ReportedRun) -> str | None:
-    hardware = run.facts.get("hardware", {})
-    if "cpu" not in hardware:
+    hardware = run.record.hardware
+    if not hardware.cpu:
         return None
-    memory = f", {hardware['memory_bytes'] / GIB:.0f} GiB" if "memory_bytes" in hardware else ""
-    return f"{hardware['cpu']}, {plural(hardware.get('cores', 0), 'core')}{memory}"
+    memory = f", {hardware.memory_bytes / GIB:.0f} GiB" if hardware.memory_bytes else ""
+    return f"{hardware.cpu}, {plural(hardware.cores or 0, 'core')}{memory}"
 
 
 def _gpus(run: ReportedRun) -> str | None:
-    hardware = run.facts.get("hardware", {})
-    if "gpus" not in hardware:
+    gpus = run.record.hardware.gpus
+    if gpus is None:
         return None
-    names = [f"{gpu['name']} ({gpu['memory_bytes'] / GIB:.0f} GiB)" for gpu in hardware["gpus"]]
+    names = [f"{gpu.name} ({gpu.memory_bytes / GIB:.0f} GiB)" for gpu in gpus]
     there = ", ".join(names) or "none used"
     return f"{there}: {NOT_MEASURED}, a CPU was in its place" if run.rehearsed else there
 
@@ -153,14 +157,14 @@ def _device(run: ReportedRun) -> str | None:
 
 
 def _software(run: ReportedRun) -> str | None:
-    versions = run.facts.get("versions", {})
+    versions = run.record.versions
     named = [versions.get(name) for name in ("vllm", "torch")]
     named.append(f"Python {versions['python']}" if versions.get("python") else None)
     return ", ".join(filter(None, named)) or None
 
 
 def _kvscope(run: ReportedRun) -> str | None:
-    versions = run.facts.get("versions", {})
+    versions = run.record.versions
     commit = versions.get("kvscope_commit")
     return f"{versions.get('kvscope', '?')}{f' (commit {commit})' if commit else ''}"
 
@@ -175,61 +179,58 @@ def _model(run: ReportedRun) -> str | None:
 
 def _repeats(run: ReportedRun) -> str | None:
     """How many there were, by which rule, and whether it was kept."""
-    found = run.facts.get("repeats")
-    if not found or found["until"] is None:
+    found = run.record.repeats
+    if not found or found.until is None:
         return _setting("repeats")(run)
-    budget_s = found.get("budget_s")
-    most = f"{budget_s:g} s" if budget_s else f"{found['max']} repeats"  # before budget_s
+    most = f"{found.budget_s:g} s" if found.budget_s else f"{found.max} repeats"  # before budget_s
     return (
-        f"{found['measured']}: at least {found['min']}, then until ± {percent(found['until'])} was "
+        f"{found.measured}: at least {found.min}, then until ± {percent(found.until)} was "
         f"known or {most} were over"
     )
 
 
 def _warm_up(run: ReportedRun) -> str | None:
-    found = run.facts.get("warmup")
-    if not found:
+    if not run.record.states("warmup"):
         return None
     rounds = run.settings.get("warmup")
     if rounds == 0:  # as on a virtual clock, where nothing is warm or cold
         return "none"
     text = f"{plural(rounds, 'round')} of the whole workload" if rounds is not None else "yes"
-    missed = len(found.get("uncovered_classes", []))
+    missed = len(run.record.warmup.uncovered_classes)
     return text + (f"; {plural(missed, 'shape class')} not met before" if missed else "")
 
 
 def _profiler(run: ReportedRun) -> str | None:
-    profiler = run.facts.get("profiler")
+    profiler = run.record.profiler
     if not profiler:
         return None
-    if profiler["used"] == "none":
-        reason = profiler.get("reason") or "not requested"
-        return f"none: {reason}"
-    complaint = f"; {profiler['reason']}" if profiler.get("reason") else ""
-    return f"{profiler['used']} {profiler.get('version') or ''}{complaint}".strip()
+    if profiler.used == "none":
+        return f"none: {profiler.reason or 'not requested'}"
+    complaint = f"; {profiler.reason}" if profiler.reason else ""
+    return f"{profiler.used} {profiler.version or ''}{complaint}".strip()
 
 
 def _tracing(run: ReportedRun) -> str | None:
-    tracing = run.facts.get(TRACING)
+    tracing = run.record.tracing
     if not tracing:
         return None
-    strides = (("forward passes", "step"), ("layers", "layer"), ("KV heads", "head"))
-    some = [
-        f"1 of {stride} {what}"
-        for what, of in strides
-        if (stride := tracing.get(f"{of}_stride", 1)) > 1
-    ]
-    clock = (tracing.get("clock") or {}).get("name")
-    return f"{', '.join([tracing['name'], *some])}{f'; clock {clock}' if clock else ''}"
+    strides = {
+        "forward passes": tracing.step_stride,
+        "layers": tracing.layer_stride,
+        "KV heads": tracing.head_stride,
+    }
+    some = [f"1 of {stride} {what}" for what, stride in strides.items() if stride > 1]
+    clock = f"; clock {tracing.clock.name}" if tracing.clock else ""
+    return f"{', '.join([tracing.name, *some])}{clock}"
 
 
 def _block(run: ReportedRun) -> str | None:
-    engine = run.facts.get("engine") or {}
-    if "block_bytes" not in engine:
+    engine = run.record.engine
+    if engine.block_bytes is None:
         return None
-    sizes = {"": engine["block_bytes"], " as activations": engine.get("activation_block_bytes")}
+    sizes = {"": engine.block_bytes, " as activations": engine.activation_block_bytes}
     kib = [f"{number_text(size / 1024)} KiB{words}" for words, size in sizes.items() if size]
-    return f"{plural(engine['block_size'], 'token')}, {' or '.join(kib)} over all layers"
+    return f"{plural(engine.block_size, 'token')}, {' or '.join(kib)} over all layers"
 
 
 def _files(run: ReportedRun) -> str | None:
@@ -237,17 +238,17 @@ def _files(run: ReportedRun) -> str | None:
 
 
 def _imported(run: ReportedRun) -> str | None:
-    source = run.facts.get(IMPORTED_FROM)
-    return source and ", ".join(entry["file"] for entry in source["files"])
+    source = run.record.imported_from
+    return ", ".join(entry.file for entry in source.files) if source else None
 
 
 _FACTS: tuple[tuple[str, Callable[[ReportedRun], str | None]], ...] = (
-    ("Machine", _hardware("hostname")),
+    ("Machine", _host),
     ("Processor", _processor),
     ("GPU", _gpus),
     ("Node", _node),
     ("GPU clocks", _gpu_clocks),
-    ("Operating system", _hardware("os")),
+    ("Operating system", _system),
     ("Device of the engine", _device),
     ("Engine", _software),
     ("kvscope", _kvscope),

@@ -14,6 +14,7 @@ from kvscope.report import theme
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import Drawing, Spec, View, number, plot_width
 from kvscope.report.words import NBSP, percent
+from kvscope.runschema import StoppingRecord
 from kvscope.time_sources import MEASURED
 
 TITLE = "Conditions of the measurement"
@@ -59,11 +60,11 @@ def missed_widths(study: StudyData) -> str:
     found = {
         _comparison(run): (run, text)
         for run in study.complete
-        if not run.rehearsed and (text := describe_width(run.facts))
+        if not run.rehearsed and (text := describe_width(run.record))
     }
     if not found:
         return ""
-    widest, sentence = max(found.values(), key=lambda one: _to_go(one[0].facts["repeats"]))
+    widest, sentence = max(found.values(), key=lambda one: _to_go(one[0].record.repeats))
     if len(found) == 1:
         return f"{sentence}."
     return f"{len(found)} intervals are wider than asked; of {widest.label}: {sentence}."
@@ -71,8 +72,8 @@ def missed_widths(study: StudyData) -> str:
 
 def _comparison(run: ReportedRun) -> tuple[str, float | None]:
     """What tells the intervals of runs apart: the campaign, or the run itself, and the width."""
-    campaign = run.facts.get("campaign") or {}
-    return campaign.get("id", run.id), run.facts["repeats"].get("half_width_share")
+    campaign, rule = run.record.campaign, run.record.repeats
+    return campaign.id if campaign else run.id, rule.half_width_share if rule else None
 
 
 def draw(study: StudyData) -> Drawing | None:
@@ -113,9 +114,7 @@ def _cell(shown: pd.Series, title: str, of: str, least: float) -> Spec:
 
 def _measured(study: StudyData) -> list[ReportedRun]:
     """The experiments whose times are of this kvscope's clock; a rehearsal measures nothing."""
-    return [
-        run for run in study.complete if run.source == MEASURED and run.facts.get("disturbance")
-    ]
+    return [run for run in study.complete if run.source == MEASURED and run.record.disturbance]
 
 
 def _repeats(study: StudyData) -> pd.DataFrame:
@@ -135,17 +134,17 @@ def _repeats(study: StudyData) -> pd.DataFrame:
 
 
 def _rows(run: ReportedRun) -> Iterator[tuple[Any, ...]]:
-    began_ns = run.facts["clock"].get("run_start_utc_ns") or 0
-    for entry in counted_repeats(run.facts):
-        share, of = waiting_share(entry), entry.get("round") or {}
-        running_s = entry["duration_s"] * (1 - (share or 0.0))
+    began_ns = run.record.clock.run_start_utc_ns or 0
+    for entry in counted_repeats(run.record):
+        share, of = waiting_share(entry), entry.round
+        running_s = entry.duration_s * (1 - (share or 0.0))
         if running_s > 0:
             yield (
                 run.label,
-                of.get("campaign", ""),
-                of.get("number", f"{run.id} {entry['repeat']}"),
-                of.get("place", 0),
-                began_ns + entry["start_ns"],
+                of.campaign if of else "",
+                of.number if of else f"{run.id} {entry.repeat}",
+                of.place if of else 0,
+                began_ns + entry.start_ns,
                 running_s,
                 None if share is None else 100 * share,
             )
@@ -157,13 +156,13 @@ def _design(runs: Sequence[ReportedRun], repeats: pd.DataFrame) -> str:
     if together.empty:
         themselves = "itself" if len(runs) == 1 else "themselves"
         return f"{count} by {themselves}, {plural(len(repeats), 'repeat')}"
-    campaigns = [run.facts.get("campaign") or {} for run in runs]
-    groups = len({(one.get("id"), *one.get("members", ())) for one in campaigns})
+    campaigns = [run.record.campaign for run in runs]
+    groups = len({(one.id, *one.members) if one else () for one in campaigns})
     rounds = together.groupby("experiment")["round"].nunique()
     each = plural(int(rounds.max()), "round")
     if rounds.min() < rounds.max():
         each = f"{rounds.min()} to {each}"
-    single = any(one.get("design") == SITTINGS for one in campaigns)
+    single = any(one is not None and one.design == SITTINGS for one in campaigns)
     alone = ", one engine at a time" if single else ""
     if groups == 1:
         return f"{each} of {count} in random order{alone}"
@@ -181,12 +180,16 @@ def _waiting(repeats: pd.DataFrame) -> str:
 
 def _other_load(runs: Sequence[ReportedRun]) -> str:
     """What others used, in the mean over all repeats."""
-    entries = [entry for run in runs for entry in run.facts["disturbance"]]
-    known = [one for one in entries if one.get("other_cpu_share") is not None and one.get("cores")]
+    known = [
+        (entry.other_cpu_share * entry.cores, entry.cores)
+        for run in runs
+        for entry in run.record.disturbance
+        if entry.other_cpu_share is not None and entry.cores
+    ]
     if not known:
         return ""
-    used = sum(one["other_cpu_share"] * one["cores"] for one in known) / len(known)
-    return f"other processes used {used:.1f} of {plural(known[0]['cores'], 'CPU')}"
+    used = sum(of_cores for of_cores, _ in known) / len(known)
+    return f"other processes used {used:.1f} of {plural(known[0][1], 'CPU')}"
 
 
 def _drift(repeats: pd.DataFrame) -> str:
@@ -201,5 +204,5 @@ def _orders(repeats: pd.DataFrame) -> Iterator[str]:
         yield f"Round {number_}: {', '.join(rows['experiment'])}"
 
 
-def _to_go(rule: dict[str, Any]) -> float:
-    return float((rule.get("half_width_share") or 0.0) / rule["until"])
+def _to_go(rule: StoppingRecord | None) -> float:
+    return (rule.half_width_share or 0.0) / rule.until if rule and rule.until else 0.0

@@ -26,7 +26,7 @@ from kvscope.layout import CRATE_FILE, STUDIES, experiment_directory
 from kvscope.plan import manifest
 from kvscope.plan.layers import SHIPPED
 from kvscope.results import Run
-from kvscope.runfile import COMPLETE, RUN_FILE
+from kvscope.runfile import RUN_FILE
 from kvscope.tables import METRICS
 from kvscope.time_sources import NOT_MEASURED, REHEARSED, mark_of
 
@@ -58,7 +58,7 @@ def write_crate(study: str, results: Path) -> Path:
     planned = manifest.read(study, results)
     home = results / STUDIES / study
     runs = {e["id"]: Run(experiment_directory(results, e["id"])) for e in planned["experiments"]}
-    if missing := [id_ for id_, run in runs.items() if run.facts["status"] != COMPLETE]:
+    if missing := [id_ for id_, run in runs.items() if not run.record.complete]:
         raise BadInput(f"{missing[0]} of study {study} is not complete: run the study again")
     if not (home / METRICS.file).exists():
         raise BadInput(
@@ -164,15 +164,15 @@ def _times(run: Run) -> tuple[str, str]:
 
     The repeats of run.json do not tell: those of a modeled run are in virtual time.
     """
-    clock = run.facts.get("clock", {})
-    if (begin_ns := clock.get("run_start_utc_ns")) is None:
+    clock = run.record.clock
+    if (begin_ns := clock.run_start_utc_ns) is None:
         raise BadInput(
             f"{run.directory / RUN_FILE}: clock.run_start_utc_ns is not there, so that it is not "
             "known when the run began; run it again with `kvscope run --force`"
         )
-    end_ns = clock.get("run_end_utc_ns")
+    end_ns = clock.run_end_utc_ns
     if end_ns is None:  # of an earlier version, which tells how long the run took
-        end_ns = begin_ns + round(run.facts["timings_s"].get("total", 0.0) * NANOSECONDS)
+        end_ns = begin_ns + round(run.record.timings_s.get("total", 0.0) * NANOSECONDS)
     return _utc(begin_ns), _utc(max(begin_ns, end_ns))  # the clock may have been set back
 
 

@@ -25,6 +25,7 @@ from kvscope.quantities import plural
 from kvscope.report.latencies import Latencies, latencies_of
 from kvscope.report.settings import flat, in_tokens, names, traits
 from kvscope.runfile import COMPLETE
+from kvscope.runschema import NO_RECORD, RunRecord
 from kvscope.time_sources import MODELED, NOT_MEASURED, REHEARSED, time_source_of
 
 # States of an experiment without results, beside 'failed'.
@@ -44,7 +45,7 @@ MOST_NAMED = 3  # experiments that are named beside others
 class ReportedRun:
     """The run of an experiment of a study, as the report reads it; there may be none yet.
 
-    `facts` is its run.json and `settings` its experiment.yaml, both empty where there is none;
+    `record` is its run.json, NO_RECORD where there is none, and `settings` its experiment.yaml;
     `metrics` is its `metrics` table indexed by metric, None unless the run is complete and every
     file behind them is as recorded; `repeat_metrics` is read only if it was measured in rounds.
     `status` is 'complete', 'failed', or one of the states above, and `failure` says why if it is
@@ -57,7 +58,7 @@ class ReportedRun:
     label: str
     varied: dict[str, Any]
     directory: Path
-    facts: dict[str, Any] = field(default_factory=dict)
+    record: RunRecord = NO_RECORD
     settings: dict[str, Any] = field(default_factory=dict)
     grid: str = ""
     metrics: pd.DataFrame | None = None
@@ -102,22 +103,22 @@ class ReportedRun:
         said = set() if self.metrics is None else {*self.metrics["time_source"]}
         with suppress(BadInput):  # of a damaged table, which shows no number
             said |= self.records.table_sources
-        return time_source_of(self.facts, said)
+        return time_source_of(self.record.time_source, said)
 
     @property
     def repeats(self) -> list[int]:
         """Numbers of the repeats that were recorded."""
-        return [entry["repeat"] for entry in self.facts.get("clock", {}).get("repeats", [])]
+        return [entry.repeat for entry in self.record.clock.repeats]
 
     @property
     def in_rounds(self) -> bool:
         """Whether its repeats were measured in the rounds of a campaign."""
-        return any(entry.get("round") for entry in self.facts.get("clock", {}).get("repeats", []))
+        return any(entry.round for entry in self.record.clock.repeats)
 
     @cached_property
     def records(self) -> Records:
         """The records of the experiment's run."""
-        return Records(self.directory, facts=self.facts, settings=self.settings)
+        return Records(self.directory, record=self.record, settings=self.settings)
 
     @property
     def as_measured(self) -> ExperimentMetrics | None:

@@ -42,7 +42,6 @@ from kvscope.report.words import (
     percent,
     signed_percent,
 )
-from kvscope.runfile import TRACING
 from kvscope.time_sources import mark_of
 
 Found = tuple[Pair, Comparison]
@@ -446,11 +445,11 @@ def _row(found: Sequence[Found], metric: Measure, control: float, work: str) -> 
 
 def _events(study: StudyData) -> list[str]:
     """How many events the traced experiments recorded; those of imports are not counted."""
-    tracing = [run.facts.get(TRACING, {}) for run in study.complete]
-    counted = [one for one in tracing if one.get("dropped_events") is not None]
+    traced = [one for run in study.complete if (one := run.record.tracing)]
+    counted = [(one.events, one.dropped_events) for one in traced if one.dropped_events is not None]
     if not counted:
         return []
-    events, dropped = (sum(one[key] for one in counted) for key in ("events", "dropped_events"))
+    events, dropped = map(sum, zip(*counted, strict=True))
     return [
         f"{events:,} accesses to the KV cache recorded, {dropped:,} dropped "
         f"({plural(len(counted), 'traced experiment')})."

@@ -7,7 +7,6 @@ from kvscope.analyse.explained import costliest, sentence, total_words
 from kvscope.analyse.life import KINDS, Lives, Stretch, seconds_by_kind
 from kvscope.quantities import plural, short_duration
 from kvscope.report.data import ReportedRun, StudyData
-from kvscope.runfile import IMPORTED_FROM
 
 MOST_RUNS = 12  # that the page explains: each costs its size and seconds to read
 MOST_REQUESTS = 10  # of each, the slowest
@@ -35,7 +34,7 @@ def explained(study: StudyData) -> tuple[list[ReportedRun], int]:
 
 def _has_requests(run: ReportedRun) -> bool:
     records = run.records
-    return IMPORTED_FROM not in run.facts and not any(
+    return not run.record.imported_from and not any(
         table.empty for table in (records.steps, records.batch, records.requests)
     )
 

@@ -37,7 +37,7 @@ from kvscope.report.data import (
     labels,
 )
 from kvscope.report.validity import invalidate_differing
-from kvscope.runfile import COMPLETE, FAILED, RUN_FILE, TRACING, read_run
+from kvscope.runfile import FAILED, RUN_FILE, read_record
 
 P = TypeVar("P", bound=Part)
 SECTIONS = (
@@ -142,7 +142,7 @@ def load_directories(directories: list[Path]) -> StudyData:
 def experiment_id_of(directory: Path) -> str:
     """The experiment a directory holds: by its record, or by its name where there is none."""
     try:
-        return str(read_run(directory)["experiment_id"])
+        return read_record(directory).experiment_id
     except BadInput:
         return directory.resolve().name
 
@@ -173,14 +173,14 @@ def load_run(
         run = replace(run, settings=read_settings(directory))
         if not (directory / RUN_FILE).exists():
             return _without_record(run)
-        run = replace(run, facts=read_run(directory))
-        if (other := run.facts["experiment_id"]) != run.id:
+        run = replace(run, record=read_record(directory))
+        if (other := run.record.experiment_id) != run.id:
             raise BadInput(f"{directory / RUN_FILE}: is the record of another experiment, {other}")
-        if run.facts["status"] != COMPLETE:
+        if not run.record.complete:
             if runfile.is_under_way(directory):
                 return _running(run)
-            return _without_results(run, FAILED, run.facts.get("reason") or "no reason recorded")
-        if found := runfile.file_problems(directory, run.facts):
+            return _without_results(run, FAILED, run.record.why_failed)
+        if found := runfile.file_problems(directory, run.record):
             raise BadInput(found[0])
     except BadInput as error:
         return _without_results(run, DAMAGED, str(error))
@@ -191,7 +191,7 @@ def with_metrics(run: ReportedRun) -> ReportedRun:
     """The complete run with its metrics, if they and its KV events are of this measurement."""
     below = run.records.tables_directory
     try:
-        if TRACING in run.facts:
+        if run.record.tracing:
             collected = run.records.account(COLLECTED)
             accounts.require_unchanged(below, collected, tables.KV_EVENTS.file)
         metrics, analysed = run.records.metrics, run.records.account(ANALYSED)
@@ -200,7 +200,7 @@ def with_metrics(run: ReportedRun) -> ReportedRun:
     except accounts.StaleResult as error:
         return _without_results(run, STALE, str(error))
     except BadInput as error:
-        stage = COLLECTED if TRACING in run.facts else ANALYSED
+        stage = COLLECTED if run.record.tracing else ANALYSED
         made = (below / stage).exists() and (below / ANALYSED).exists()
         return _without_results(run, DAMAGED if made else NOT_ANALYSED, str(error))
     return replace(
@@ -227,7 +227,7 @@ def remeasurement(directory: Path) -> str:
         return "is being measured again"
     if (attempt / RUN_FILE).exists():
         try:
-            return f"measuring it again failed: {read_run(attempt).get('reason')}"
+            return f"measuring it again failed: {read_record(attempt).reason}"
         except BadInput as error:
             return f"measuring it again failed: {error}"
     return "is to be measured again"

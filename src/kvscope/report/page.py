@@ -28,7 +28,7 @@ from kvscope.report.render import Printed, for_page, pack, print_figure, scripts
 from kvscope.report.tables import experiments_table
 from kvscope.report.time_window import windows_of
 from kvscope.report.validity import checklist, verdict
-from kvscope.runfile import IMPORTED_FROM, PERFETTO, RECORDED
+from kvscope.runfile import PERFETTO
 
 HERE = Path(__file__).parent
 TEMPLATE = "report.html.j2"
@@ -148,11 +148,11 @@ def _commands(study: StudyData, results: Path) -> list[str]:
 
 def _origin(run: ReportedRun, usual: bool) -> list[str]:
     """The commands that make a run's directory."""
-    if source := run.facts.get(IMPORTED_FROM):
-        files = " ".join(entry["file"] for entry in source["files"])
-        series = f" --series {source['series']}" if source["series"] else ""
-        return [f"kvscope import {source['kind']} {files}{series} --out {run.directory}"]
-    if RECORDED in run.facts:
+    if source := run.record.imported_from:
+        files = " ".join(entry.file for entry in source.files)
+        series = f" --series {source.series}" if source.series else ""
+        return [f"kvscope import {source.kind} {files}{series} --out {run.directory}"]
+    if run.record.recorded:
         return [f"kvscope collect {run.directory}"]
     out = "" if usual else f" --out {run.directory}"
     return [

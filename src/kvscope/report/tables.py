@@ -75,7 +75,7 @@ def experiments_frame(study: StudyData) -> pd.DataFrame:
     """
     columns = main_columns(study)
     rows = [_row(run, study.keys, columns) for run in study.runs]
-    if any("placement" in run.facts for run in study.runs):
+    if any(run.record.states("placement") for run in study.runs):
         rows = [row | _placement(run) for row, run in zip(rows, study.runs, strict=True)]
     return pd.DataFrame(rows)
 
@@ -139,12 +139,12 @@ def _row(run: ReportedRun, keys: tuple[str, ...], columns: Sequence[Measure]) ->
 
 def _placement(run: ReportedRun) -> dict[str, object]:
     """Where a pack ran an experiment; the number of its neighbours, and the GPUs' UUIDs."""
-    found = run.facts.get("placement") or {}
-    gpus = found.get("gpus", {}).get("before", [])
+    found = run.record.placement
+    gpus = found.gpus.before if found.gpus else []
     return {
-        "node": found.get("node"),
-        "neighbours": len(found["neighbours"]) if "neighbours" in found else None,
-        "gpu_uuids": ";".join(gpu["uuid"] for gpu in gpus) or None,
+        "node": found.node,
+        "neighbours": len(found.neighbours) if found.states("neighbours") else None,
+        "gpu_uuids": ";".join(gpu.uuid for gpu in gpus) or None,
     }
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from kvscope.analyse.events import COLUMNS, Events
 from kvscope.events import K_READ, K_WRITE, V_READ
+from kvscope.runschema import EngineRecord
 from kvscope.time_sources import MEASURED, MODELED
 from kvscope_paper.claims import accesses
 from kvscope_paper.claims.judging import (
@@ -270,8 +271,9 @@ def test_reads_that_begin_together_refute_that_they_are_less_parallel_than_write
 )
 def test_the_size_of_a_block_is_judged_by_layer_and_in_all(layers, mib, verdict):
     claim = claims_of("6b", "128 KB")
-    facts = {"engine": {"block_bytes": mib * 2**20}}
-    run = SimpleNamespace(id="one", facts=facts, settings={"model": {"layers": layers}})
+    engine = EngineRecord(block_bytes=mib * 2**20)
+    record = SimpleNamespace(engine=engine)
+    run = SimpleNamespace(id="one", record=record, settings={"model": {"layers": layers}})
     own = [compared(point, point.value, run) for point in points(("6b",))]
     assert claim.ours(Values(own)).verdict == verdict
 

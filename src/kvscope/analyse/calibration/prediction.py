@@ -18,7 +18,7 @@ from kvscope.errors import BadInput
 from kvscope.files import read_json, write_json
 from kvscope.layout import tables_directory
 from kvscope.passes import PASS_PHASES
-from kvscope.runfile import RUN_FILE, read_run, run_sha256
+from kvscope.runfile import RUN_FILE, read_record, run_sha256
 from kvscope.runschema import Real, Record, Whole, damage
 
 FILE = "prediction.json"
@@ -128,8 +128,8 @@ def write_prediction(
 
 def reference_work_s(runs: Iterable[Path]) -> float | None:
     """Median of what the reference work took around the repeats of some runs; None if unknown."""
-    repeats = (repeat for run in runs for repeat in read_run(run).get("disturbance", []))
-    found = [work_s for repeat in repeats if (work_s := repeat.get("work_s"))]
+    repeats = (repeat for run in runs for repeat in read_record(run).disturbance)
+    found = [repeat.work_s for repeat in repeats if repeat.work_s]
     return median(found) if found else None
 
 

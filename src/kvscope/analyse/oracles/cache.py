@@ -35,7 +35,7 @@ def blocks_differ(run: RunTables) -> Violations:
     in the prefix cache or not. A request holds those that are loaded for it, too. Where KV groups
     differ, it holds blocks of each, without those that a window has left behind.
     """
-    total, stays, loading = run.engine["kv_blocks_total"], run.stays, run.loading
+    total, stays, loading = run.engine.kv_blocks_total, run.stays, run.loading
     held = held_blocks(run, stays["context_tokens"], stays["slot_tokens"])
     loaded = blocks_of(loading["slot_tokens"], run.records.block_size)
     expected = run.sum_over_passes(stays, held) + run.sum_over_passes(loading, loaded)
@@ -60,7 +60,7 @@ def context_bytes_wrong(run: RunTables) -> Violations:
     """The bytes in use are those of K and V in some blocks, of activations in others, and of ids,
     which take none.
     """
-    sizes = (run.engine["block_bytes"], run.engine["activation_block_bytes"])
+    sizes = (int(run.engine.block_bytes or 0), run.engine.activation_block_bytes)
     most = run.steps["kv_blocks_used"].astype("int64") * max(sizes)
     found = run.steps["context_bytes"].fillna(-1).astype("int64")
     # whole blocks: multiples of what divides both sizes
@@ -93,7 +93,8 @@ def host_pool_differs(run: RunTables) -> Violations:
         last = ~steps["repeat"].duplicated(keep="last")
         filled = pd.Series(np.minimum(stored, total), steps.index)
         steps["expected"] = filled.where(~last | (used > filled), used)
-    made = run.engine.get("host_blocks_total", total.iloc[0])
+    recorded = run.engine.host_blocks_total
+    made = total.iloc[0] if recorded is None else recorded
     return combine(
         bad_rows(
             steps,

@@ -24,12 +24,12 @@ def clocks_differ(run: RunTables) -> Violations:
     No thread has more CPU time than passed, and no process more than all cores. The clocks were
     read together, within `apart_s`.
     """
-    repeats = pd.DataFrame(run.facts["clock"]["repeats"])
+    repeats = repeats_of(run)
     unread = [name for name in OTHERS if name not in repeats or repeats[name].isna().any()]
     if unread:
         return Violations(len(unread), f"clock.repeats has no {unread[0]} of each repeat")
     took, apart = repeats["duration_s"], repeats["apart_s"]
-    cores = run.facts.get("hardware", {}).get("cores") or 1
+    cores = run.record.hardware.cores or 1
     raw = repeats["raw_s"].astype(float) if "raw_s" in repeats else took
     off = (raw.fillna(took) - took).abs() > RATE * took + apart + NANOSECONDS
     most = (1 + RATE) * took + apart + TICK_S
@@ -48,7 +48,7 @@ def copy_cpu_wrong(run: RunTables) -> Violations:
 
     The thread that copies has CPU time only while the copy goes on. It may wait as well.
     """
-    repeats = pd.DataFrame(run.facts["clock"]["repeats"])
+    repeats = repeats_of(run)
     if "copy_cpu_s" not in repeats:
         return Violations(1, "clock.repeats has no copy_cpu_s")
     of_rows = run.records.transfers[["copy_s", "rebuild_s"]].astype(float)
@@ -62,6 +62,11 @@ def copy_cpu_wrong(run: RunTables) -> Violations:
     return bad_rows(found, short, lambda r: words.format(**r))
 
 
+def repeats_of(run: RunTables) -> pd.DataFrame:
+    """One row a repeat of run.json's `clock`, with the columns that it has."""
+    return pd.DataFrame([entry.as_written() for entry in run.record.clock.repeats])
+
+
 def timings_differ(run: RunTables) -> Violations:
     """The repeats lie in the time after the warm-up that they and the whole run took.
 
@@ -72,13 +77,13 @@ def timings_differ(run: RunTables) -> Violations:
 
 
 def _impossible(run: RunTables) -> Iterator[str]:
-    timings, repeats = run.facts.get("timings_s", {}), run.facts["clock"]["repeats"]
+    timings, repeats = run.record.timings_s, run.record.clock.repeats
     if run.has_other_clocks and (lacking := [part for part in PARTS if part not in timings]):
         yield f"timings_s has no {lacking[0]}"
     before_s = timings.get("start_engine", 0.0) + timings.get("warm_up", 0.0)
-    begun_s = min(repeat["start_ns"] for repeat in repeats) * NANOSECONDS
-    served_s = sum(repeat["duration_s"] for repeat in repeats)
-    ended_s = max(r["start_ns"] * NANOSECONDS + r["duration_s"] for r in repeats)
+    begun_s = min(repeat.start_ns for repeat in repeats) * NANOSECONDS
+    served_s = sum(repeat.duration_s for repeat in repeats)
+    ended_s = max(r.start_ns * NANOSECONDS + r.duration_s for r in repeats)
     if begun_s < before_s:
         yield f"repeats begin after {begun_s:.6f} s, engine and warm-up took {before_s:.6f} s"
     for name, least_s in (

@@ -16,7 +16,7 @@ from kvscope.analyse.oracles.run_tables import (
     counts_of,
 )
 from kvscope.analyse.oracles.waiting import without_cpu_s
-from kvscope.copies import ACTIVATIONS, IN, KV, OUT, Copies, copies_of
+from kvscope.copies import ACTIVATIONS, IN, KV, OUT, copies_of
 from kvscope.oracle import NONE, Violations
 
 OF_COPY = [*OF_REQUEST, "step", "direction"]
@@ -41,8 +41,8 @@ def bytes_wrong(run: RunTables) -> Violations:
     """
     rows = _due(run).merge(run.records.moves, on=[*OF_COPY, "kind"], suffixes=("_due", ""))
     block_bytes = {
-        KV: run.engine["block_bytes"],
-        ACTIVATIONS: run.engine.get("activation_block_bytes", 0),
+        KV: run.engine.block_bytes or 0,
+        ACTIVATIONS: run.engine.activation_block_bytes,
     }
     rows["expected"] = rows["blocks_due"] * rows["kind"].map(block_bytes)
     return bad_rows(
@@ -127,7 +127,7 @@ def copy_time_wrong(run: RunTables) -> Violations:
     impossible = rows["copy_s"] * FASTEST_BYTES_PER_S < rows["bytes"]
     rows = rows.assign(took=took, seen=seen)
     fast = bad_rows(rows, impossible, lambda r: f"{r['bytes']} bytes in {r['took']:.9f} s")
-    if not run.engine.get("copies_awaited"):
+    if not run.engine.copies_awaited:
         return fast
     longer = rows["took"] > rows["seen"] + TOLERANCE_S
     words = "the copy took {0:.6f} s, {1:.6f} s by the clock of its pass"
@@ -144,12 +144,12 @@ def copy_rate_wrong(run: RunTables) -> Violations:
     The warm-up serves the same requests. Copies that the host waits for are slow where it lacks a
     CPU, and have their CPU time instead. Kinds with fewer than five copies are not compared.
     """
-    usual: Copies = run.facts.get("warmup", {}).get("copies", {})
+    warm = run.record.warmup.copies
     wrong = [
-        f"{kind}: {rate / 1e9:.3f} GB/s, {usual[kind]['fastest_bytes_per_s'] / 1e9:.3f} in warm-up"
+        f"{kind}: {rate / 1e9:.3f} GB/s, {usual.fastest_bytes_per_s / 1e9:.3f} in warm-up"
         for kind, found in copies_of(run.records.transfers).items()
-        if kind in usual and min(found["count"], usual[kind]["count"]) >= ENOUGH
-        if (rate := found["fastest_bytes_per_s"]) > FASTER * usual[kind]["fastest_bytes_per_s"]
+        if (usual := warm.get(kind)) and min(found["count"], usual.count) >= ENOUGH
+        if (rate := found["fastest_bytes_per_s"]) > FASTER * usual.fastest_bytes_per_s
     ]
     return Violations(len(wrong), wrong[0]) if wrong else NONE
 
@@ -163,14 +163,14 @@ def saves_wrong(run: RunTables) -> Violations:
     longer than the pass.
     """
     rows, steps = run.batch, run.steps
-    token_bytes = run.engine.get("activation_block_bytes", 0) // run.records.block_size
+    token_bytes = run.engine.activation_block_bytes // run.records.block_size
     due = rows.groupby(OF_PASS)["saved_tokens"].sum() * token_bytes
     made = run.records.saved.groupby(OF_PASS).agg(saved=("bytes", "sum"), took=("copy_s", "sum"))
     steps = steps.join(due.rename("due"), on=OF_PASS).join(made, on=OF_PASS)
     steps = steps.fillna({"due": 0, "saved": 0, "took": 0.0})
     saved, took = steps["saved"], steps["took"]
     untimed = (took > 0) != (saved > 0)
-    if run.engine.get("copies_awaited"):
+    if run.engine.copies_awaited:
         untimed |= took > steps["duration_s"] + TOLERANCE_S
     fast = took * FASTEST_BYTES_PER_S < saved
     kept, begins = rows["saved_tokens"] > 0, rows["context_tokens"] == 0
@@ -190,7 +190,7 @@ def saves_wrong(run: RunTables) -> Violations:
 
 def _unsaved(run: RunTables) -> Violations:
     """Passes that do not save a request although there is room beside those that they save."""
-    rows, total = run.batch, run.engine.get("activation_blocks_total", 0)
+    rows, total = run.batch, run.engine.activation_blocks_total
     begins = rows["context_tokens"] == 0
     due = rows["previous_saved"] & ~begins
     if run.section("overflow").get("name") == ACTIVATION.name:

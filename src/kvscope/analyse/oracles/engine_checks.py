@@ -4,39 +4,35 @@ The subject is a run's run.json. An oracle does not apply where nothing was comp
 kernels, a run without warm-up, or a warm-up without copies.
 """
 
-from typing import Any
-
 from kvscope.oracle import NONE, Need, Oracle, Violations
+from kvscope.runschema import ComparisonRecord, RunRecord
 
-Facts = dict[str, Any]
 WIDEST = 0.03
 """No type has a wider tolerance than bfloat16."""
 
 
-def attention_differs(facts: Facts) -> Violations | None:
+def attention_differs(record: RunRecord) -> Violations | None:
     """Attention computes what its definition says; sampled in warm-up, for every layer and head."""
-    found = facts.get("engine", {}).get("reference_checks", {})
-    error, most = found.get("largest_error", 0.0), found.get("tolerance", 0.0)
-    if not found.get("differing") and not 0 <= error <= min(most, WIDEST):
+    found = record.engine.reference_checks
+    error, most = found.largest_error, found.tolerance
+    if not found.differing and not 0 <= error <= min(most, WIDEST):
         words = f"the largest error is {error:g} of the largest output, {most:g} is allowed"
         return Violations(1, words)
-    return _differing(facts, "reference_checks")
+    return _differing(found)
 
 
-def swap_differs(facts: Facts) -> Violations | None:
+def swap_differs(record: RunRecord) -> Violations | None:
     """Blocks that were swapped out have the same content when they are swapped in."""
-    return _differing(facts, "swap_checks")
+    return _differing(record.engine.swap_checks)
 
 
-def _differing(facts: Facts, key: str) -> Violations | None:
-    found = facts.get("engine", {}).get(key, {})
-    if not found.get("compared"):
+def _differing(found: ComparisonRecord) -> Violations | None:
+    if not found.compared:
         return None
-    count = found["differing"]
-    return Violations(count, found["first"]) if count else NONE
+    return Violations(found.differing, found.first) if found.differing else NONE
 
 
-ENGINE_ORACLES: tuple[Oracle[Facts], ...] = (
+ENGINE_ORACLES: tuple[Oracle[RunRecord], ...] = (
     Oracle(attention_differs, Need("kvscope's own attention on the CPU, and a warm-up")),
     Oracle(swap_differs, Need("a request that was swapped in warm-up")),
 )

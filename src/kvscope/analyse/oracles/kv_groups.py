@@ -28,7 +28,7 @@ def groups_wrong(run: RunTables) -> Violations:
     wrong |= limited != rows["window_tokens"].notna()
     wrong |= ~rows["useful_bytes"].between(1, rows["padded_bytes"])
     wrong |= rows["padded_bytes"] * layers.iloc[0] != first["padded_bytes"] * layers
-    wrong |= (rows["block_bytes"] != run.engine["block_bytes"]) | (fullest != rows["block_bytes"])
+    wrong |= (rows["block_bytes"] != run.engine.block_bytes) | (fullest != rows["block_bytes"])
     return bad_rows(
         rows,
         wrong,

@@ -15,6 +15,7 @@ import pandas as pd
 from kvscope.analyse.differences import value_differences
 from kvscope.analyse.loads import loads_of
 from kvscope.analyse.moves import Moves, save_s_of
+from kvscope.analyse.oracles.clocks import repeats_of
 from kvscope.analyse.oracles.facts import device_class
 from kvscope.analyse.oracles.run_tables import NANOSECONDS, RunTables, bad_rows, combine
 from kvscope.analyse.planned import experiment_of
@@ -73,7 +74,7 @@ def modeled_kernel_wrong(run: RunTables) -> Violations:
 
 def _layers_ns(run: RunTables) -> dict[tuple[int, int, int], int]:
     """When each recorded layer begins, by repeat, step and layer, on the clock of the events."""
-    origins = {one["repeat"]: one["start_ns"] for one in run.facts["clock"]["repeats"]}
+    origins = {one.repeat: one.start_ns for one in run.record.clock.repeats}
     rows = run.records.layers[["repeat", "step", "layer", "start_s"]]
     return {
         (repeat, step, layer): origins[repeat] + round(start_s / NANOSECONDS)
@@ -297,7 +298,7 @@ def _repeats_differ(run: RunTables, cost: OverflowCost) -> Violations:
 
     Without a warm-up, the first one begins with the clock.
     """
-    clock = pd.DataFrame(run.facts["clock"]["repeats"])
+    clock = repeats_of(run)
     last_s = run.steps.groupby("repeat")["end_s"].max().to_numpy(float)
     due_s = last_s + cost.hardware.between_passes_s
     ends_ns = clock["start_ns"] + np.rint(clock["duration_s"] / NANOSECONDS).astype(np.int64)
@@ -353,7 +354,7 @@ def modeled_facts_wrong(run: RunTables) -> Violations:
     batch = requests[first & (experiment.warmup > 0)]
     lengths = [*zip(batch["prompt_tokens"], batch["output_tokens"], strict=True)]
     due = experiment.device.engine_facts(experiment, lengths)
-    found = {key: run.engine.get(key) for key in due}
+    found = {key: run.engine.stated(key) for key in due}
     wrong = [*value_differences("engine.", found, due)]
     return Violations(len(wrong), wrong[0]) if wrong else NONE
 
@@ -394,8 +395,8 @@ def _batches_differ(run: RunTables, repeat: Records) -> Violations:
 
 def _begun_s(run: RunTables, repeat: Records) -> float:
     """When a repeat begins, by the clock of run.json."""
-    clock = run.facts["clock"]["repeats"]
-    begun_ns: int = next(one["start_ns"] for one in clock if one["repeat"] == repeat.repeat)
+    clock = run.record.clock.repeats
+    begun_ns = next(one.start_ns for one in clock if one.repeat == repeat.repeat)
     return begun_ns * NANOSECONDS
 
 

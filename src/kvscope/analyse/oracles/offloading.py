@@ -37,7 +37,7 @@ def job_malformed(run: RunTables) -> Violations:
     jobs = rows[rows["job"].notna()].reset_index(drop=True)
     others = rows[rows["job"].isna()]
     stores = jobs["direction"] == OUT
-    expected = jobs["blocks"].astype("int64") * run.engine["block_bytes"]
+    expected = jobs["blocks"].astype("int64") * (run.engine.block_bytes or 0)
     wrong = (jobs["bytes"] != expected) | (jobs["blocks"] < 1) | (jobs["kind"] != KV)
     lacking = jobs[["request_id", "ordered_s", "first_block"]].isna().any(axis=1)
     turned = jobs.groupby("repeat")["ordered_s"].diff() < -TOLERANCE_S
@@ -66,7 +66,7 @@ def job_time_wrong(run: RunTables) -> Violations:
     took = rows["end_s"] - rows["start_s"]
     early = rows["start_s"] < rows["ordered_s"] - TOLERANCE_S
     fast = rows["copy_s"] * FASTEST_BYTES_PER_S < rows["bytes"]
-    if run.engine.get("copies_awaited") or not run.by_clock:
+    if run.engine.copies_awaited or not run.by_clock:
         fast |= rows["copy_s"] > took + TOLERANCE_S
     before = rows.groupby(["repeat", "direction"])["end_s"].shift(fill_value=0.0)
     overlap = rows["start_s"] < before - TOLERANCE_S

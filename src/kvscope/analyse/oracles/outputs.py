@@ -88,9 +88,9 @@ def nothing_served(run: RunTables) -> Violations:
 
 def blocks_leaked(run: RunTables) -> Violations:
     """At the end of every repeat, all blocks of the KV cache and of the host pool are free."""
-    leaks = run.engine["leaked_blocks"]
+    leaks = run.engine.leaked_blocks
     if not leaks:
         return NONE
     first = leaks[0]
-    leaked = f"{first['kv_blocks']} blocks of the KV cache, {first['host_blocks']} of the host pool"
-    return Violations(len(leaks), f"repeat {first['repeat']}: {leaked} not freed")
+    leaked = f"{first.kv_blocks} blocks of the KV cache, {first.host_blocks} of the host pool"
+    return Violations(len(leaks), f"repeat {first.repeat}: {leaked} not freed")

@@ -311,7 +311,7 @@ def refused_wrong(run: RunTables) -> Violations:
     before = kept.groupby([lost[key] for key in OF_PASS]).cumsum() - kept
     room = lost["host_blocks_total"] - lost["held"] - before
     refused, full = lost["refused"].astype(bool), need > room
-    if run.engine.get("activation_blocks_total"):
+    if run.engine.activation_blocks_total:
         full = ~run.saved_before(lost)
     wrong = refused & (~full | (lost["host_blocks_total"] == 0))
     if run.section("overflow").get("name") in (SWAP.name, ACTIVATION.name):

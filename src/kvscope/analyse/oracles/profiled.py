@@ -17,7 +17,7 @@ APART_SHARE, APART_S = 0.10, 50e-6
 
 def is_profiled(run: RunTables) -> bool:
     """Whether the run has an export of the profiler."""
-    return NSYS_EXPORT in run.facts.get("files", {})
+    return NSYS_EXPORT in run.record.files
 
 
 def ranges_differ(run: RunTables) -> Violations | None:

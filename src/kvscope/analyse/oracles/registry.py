@@ -81,7 +81,7 @@ _WORKLOAD = _seen("a complete experiment.yaml", SETTINGS, also=workload.has_all_
 _PROFILED = _seen("an export of Nsight Systems", also=profiled.is_profiled)
 _MODELED_EVENTS = _seen(
     "KV events of device modeled",
-    also=lambda run: modeled.is_modeled(run) and KERNEL_EVENTS in run.facts["files"],
+    also=lambda run: modeled.is_modeled(run) and KERNEL_EVENTS in run.record.files,
 )
 _BATCHES = _seen("a device that models whole batches", also=modeled.predicts_batches)
 _MODELED = _seen("device modeled", also=modeled.is_modeled)
@@ -91,11 +91,7 @@ _MODELED_TOKENS = _seen(
 )
 _LAYERS = _seen(
     "times of the layers",
-    also=lambda run: (
-        bool(run.engine.get("layers"))
-        and run.engine.get("computes", True)
-        and run.engine.get("times_layers", True)
-    ),
+    also=lambda run: bool(run.engine.layers) and run.engine.computes and run.engine.times_layers,
 )
 _GROUPS = _seen("KV groups", also=lambda run: bool(run.kv_groups))
 _IN_BYTES = _seen(
@@ -108,8 +104,7 @@ _IN_BYTES = _seen(
 _ACTIVATIONS_KEPT = _seen(
     "activations in place of K and V",
     also=lambda run: (
-        bool(run.steps["context_bytes"].notna().any())
-        and run.engine.get("activation_block_bytes", 0) > 0
+        bool(run.steps["context_bytes"].notna().any()) and run.engine.activation_block_bytes > 0
     ),
 )
 _BY_GROUP = _seen(
@@ -166,7 +161,7 @@ _REQUESTS = _seen("all requests, and their times", also=lambda run: not run.reco
 _TIMED = _seen(
     "repeats timed by a real clock",
     SETTINGS,
-    also=lambda run: run.by_clock and bool(run.facts.get("clock", {}).get("repeats")),
+    also=lambda run: run.by_clock and bool(run.record.clock.repeats),
 )
 _OTHER_CLOCKS = _need(
     f"readings of other clocks, which run.json has since schema {OTHER_CLOCKS}",
@@ -174,14 +169,14 @@ _OTHER_CLOCKS = _need(
 )
 _COPY_CPU = _need(
     "copies that the host waits for, and their CPU time",
-    also=lambda run: _OTHER_CLOCKS.met(run) and bool(run.engine.get("copies_awaited")),
+    also=lambda run: _OTHER_CLOCKS.met(run) and bool(run.engine.copies_awaited),
 )
 _COPIES_APART = _need(
     "copies that a device makes while the host goes on, and those of the warm-up",
     also=lambda run: (
         _OTHER_CLOCKS.met(run)
-        and not run.engine.get("copies_awaited")
-        and run.facts.get("time_source") != REHEARSED  # the host makes those itself
+        and not run.engine.copies_awaited
+        and run.record.time_source != REHEARSED  # the host makes those itself
     ),
 )
 _STALLS = _need("passes whose stalls are flagged by their durations", STALLS)
@@ -191,7 +186,7 @@ _KNOWN_OUTPUTS = _seen("outputs that the workload has", also=workload.has_known_
 _REPEATS = _need(
     "two repeats or more", also=lambda run: run.records.served["repeat"].nunique() >= 2
 )
-_LEAKS = _need(_PASSES.words, also=lambda run: "leaked_blocks" in run.engine)
+_LEAKS = _need(_PASSES.words, also=lambda run: run.engine.states("leaked_blocks"))
 
 # The other oracles rely on these.
 ROWS: tuple[Oracle[RunTables], ...] = (

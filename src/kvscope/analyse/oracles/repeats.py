@@ -24,10 +24,10 @@ def repeats_differ(run: RunTables) -> Violations | None:
     repeat may end later by as much as it waited for a CPU. No two repeats have identical pass
     durations.
     """
-    recorded = run.facts.get("clock", {}).get("repeats")
-    if recorded is None:
+    if not run.record.states("clock"):
         return None
-    clock = pd.DataFrame(recorded, columns=["repeat", "start_ns", "duration_s"]).set_index("repeat")
+    rows = [(one.repeat, one.start_ns, one.duration_s) for one in run.record.clock.repeats]
+    clock = pd.DataFrame(rows, columns=["repeat", "start_ns", "duration_s"]).set_index("repeat")
     repeats = clock.join(_last_s(run), how="outer").reset_index()
     took, last = repeats["duration_s"], repeats["last_s"]
     ending = ENDING_S + ENDING_SHARE * took + repeats["repeat"].map(without_cpu_s(run))

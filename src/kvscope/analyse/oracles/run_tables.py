@@ -19,8 +19,7 @@ from kvscope.evidence import JOBS, PREFIXES
 from kvscope.kv_plan import KvGroup, has_one_block_table
 from kvscope.oracle import NONE, Violations
 from kvscope.passes import PREFILL
-from kvscope.runfile import RECORDED
-from kvscope.runschema import OTHER_CLOCKS
+from kvscope.runschema import OTHER_CLOCKS, EngineRecord, ServerRecord
 from kvscope.setting_values import ALL_AT_ONCE, VLLM_0_4_2
 
 OF_REQUEST = ["repeat", "request_id"]
@@ -36,7 +35,7 @@ class RunTables:
 
     def __init__(self, records: Records) -> None:
         self.records = records
-        self.facts = records.facts
+        self.record = records.record
         self.evidence = records.evidence
 
     def section(self, name: str) -> Mapping[str, Any]:
@@ -45,15 +44,14 @@ class RunTables:
         return found if isinstance(found, Mapping) else {}
 
     @property
-    def server(self) -> Mapping[str, Any]:
-        """The settings of a server that was recorded; empty where an experiment's are known."""
-        found: Mapping[str, Any] = self.facts.get(RECORDED, {})
-        return found
+    def server(self) -> ServerRecord | None:
+        """The server that was recorded; None where an experiment's settings are known."""
+        return self.record.recorded
 
     @property
     def most_drafts(self) -> int:
         """Tokens that speculative decoding guesses for one pass, at most; 0 without it."""
-        return int(self.server.get("draft_tokens", 0))
+        return self.server.draft_tokens if self.server else 0
 
     @property
     def by_clock(self) -> bool:
@@ -63,9 +61,8 @@ class RunTables:
     @property
     def has_other_clocks(self) -> bool:
         """Whether run.json is of a version that has other clocks and copies of the warm-up."""
-        clock = self.facts.get("clock", {})
-        new = self.facts.get("schema", 1) >= OTHER_CLOCKS
-        return new or any("apart_s" in repeat for repeat in clock.get("repeats", []))
+        new = self.record.schema_version >= OTHER_CLOCKS
+        return new or any(repeat.apart_s is not None for repeat in self.record.clock.repeats)
 
     @property
     def repeats_warm_up(self) -> bool:
@@ -77,10 +74,9 @@ class RunTables:
         return self.has_other_clocks and at_once and not self.records.copies_in_real_time
 
     @property
-    def engine(self) -> Mapping[str, Any]:
+    def engine(self) -> EngineRecord:
         """The `engine` section of run.json."""
-        found: Mapping[str, Any] = self.facts.get("engine", {})
-        return found
+        return self.record.engine
 
     @cached_property
     def steps(self) -> pd.DataFrame:
@@ -188,8 +184,9 @@ class RunTables:
     @property
     def caches_prefixes(self) -> bool:
         """Whether the run has a prefix cache, whose blocks are known, by its settings."""
-        settings = self.section("cache") or self.server
-        return bool(settings.get("prefix_caching")) and PREFIXES in self.evidence
+        served = bool(self.server and self.server.prefix_caching)
+        caches = bool(self.section("cache").get("prefix_caching", served))
+        return caches and PREFIXES in self.evidence
 
     @cached_property
     def kv_groups(self) -> tuple[KvGroup, ...]:

@@ -18,6 +18,7 @@ from kvscope.plan.models import BYTES
 from kvscope.plan.policy import HostPools, Overflow
 from kvscope.plan.repeats import StoppingRule
 from kvscope.plan.workload import BY_PASS
+from kvscope.runschema import RunRecord
 
 GIB = 2**30
 DIGITS = 9  # to which two computations of one share agree
@@ -44,11 +45,11 @@ def _of_engine(run: RunTables) -> Iterator[Pair]:
     made, cache, model = run.engine, run.section("cache"), run.section("model")
     size = cache.get("block_size")
     block_bytes = _block_bytes(cache, model)
-    yield "block_size", made.get("block_size"), size
-    yield "block_bytes", made.get("block_bytes"), block_bytes
-    yield "layers", made.get("layers"), model.get("layers")
-    yield "device", made.get("device"), run.section("device").get("name")
-    yield "kv_blocks_total", made.get("kv_blocks_total"), _blocks(cache, block_bytes)
+    yield "block_size", made.stated("block_size"), size
+    yield "block_bytes", made.block_bytes, block_bytes
+    yield "layers", made.layers, model.get("layers")
+    yield "device", made.device, run.section("device").get("name")
+    yield "kv_blocks_total", made.kv_blocks_total, _blocks(cache, block_bytes)
     yield "cache.blocks", cache.get("blocks"), _blocks_of_demand(run, cache)
     yield from _of_host_pools(run, block_bytes)
 
@@ -61,8 +62,9 @@ def _of_host_pools(run: RunTables, block_bytes: int | None) -> Iterator[Pair]:
         return
     policy = registry.load("overflow", name)
     assert issubclass(policy, Overflow)
-    there = int(made.get("host_blocks_total", run.steps["host_blocks_total"].iloc[0]))
-    activations = int(made.get("activation_blocks_total", 0))
+    there, activations = made.host_blocks_total, made.activation_blocks_total
+    if there is None:
+        there = int(run.steps["host_blocks_total"].iloc[0])
     size = _activation_block_bytes(run.section("cache").get("block_size"), run.section("model"))
     due = policy.host_pools(
         overflow,
@@ -72,7 +74,7 @@ def _of_host_pools(run: RunTables, block_bytes: int | None) -> Iterator[Pair]:
     if due is None:
         return
     if due.activations:
-        yield "activation_block_bytes", made.get("activation_block_bytes"), size
+        yield "activation_block_bytes", made.stated("activation_block_bytes"), size
     yield "host_blocks_total", there, sum(due)
     yield "activation_blocks_total", activations, due.activations
 
@@ -139,38 +141,40 @@ def _of_requests(run: RunTables) -> Iterator[Pair]:
 
 
 def _of_repeats(run: RunTables) -> Iterator[Pair]:
-    setting, recorded = run.records.settings.get("repeats"), run.facts.get("repeats", {})
+    setting, record = run.records.settings.get("repeats"), run.record
     if setting is None:
         return
     rule = StoppingRule(**setting) if isinstance(setting, Mapping) else StoppingRule.of(setting)
     throughput = BY_NAME["throughput_tokens_per_s"].of
     found = [throughput(repeat) for repeat in run.records.valid_repeats()]
-    more = rule.until or (_is_reference(run.facts) and len(found) % rule.min == 0)
+    more = rule.until or (_is_reference(record) and len(found) % rule.min == 0)
     yield "the number of repeats", len(found), len(found) if more else rule.min
     yield "whether there are repeats.min repeats", len(found) >= rule.min, True
-    share = recorded.get("half_width_share")
+    recorded = record.repeats
+    share = recorded.half_width_share if recorded else None
     share = math.nan if share is None else share
     due = rule.facts(len(found), share)
-    for key in ("min", "until", "budget_s", "measured", *({"reached"} & recorded.keys())):
-        value, name = recorded.get(key), f"repeats.{key} of run.json"
+    keys = ("min", "until", "budget_s", "measured")
+    for key in (*keys, "reached") if recorded and recorded.states("reached") else keys:
+        value, name = recorded and recorded.stated(key), f"repeats.{key} of run.json"
         yield name, value, due[key]
         yield f"whether {name} is null", value is None, due[key] is None
-    if "half_width_share" in recorded and _is_of_throughput(run.facts):
+    if recorded and recorded.states("half_width_share") and _is_of_throughput(record):
         expected = half_width_share(found)
         yield "repeats.half_width_share of run.json", _rounded(share), _rounded(expected)
 
 
-def _is_reference(facts: Mapping[str, Any]) -> bool:
+def _is_reference(record: RunRecord) -> bool:
     """Whether the experiment may be in several groups of its campaign, and has repeats of each."""
-    return bool((facts.get("campaign") or {}).get("reference") == facts["experiment_id"])
+    return bool(record.campaign and record.campaign.reference == record.experiment_id)
 
 
-def _is_of_throughput(facts: Mapping[str, Any]) -> bool:
+def _is_of_throughput(record: RunRecord) -> bool:
     """Whether the half width is that of the run's throughput over all of its repeats.
 
     In a campaign it is that of a comparison; runs of before `budget_s` left out disturbed repeats.
     """
-    return not facts.get("campaign") and "max" not in facts["repeats"]
+    return not record.campaign and bool(record.repeats and record.repeats.max is None)
 
 
 def _rounded(value: float) -> float | None:

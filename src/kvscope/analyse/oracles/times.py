@@ -69,7 +69,7 @@ def stalled_wrong(run: RunTables) -> Violations:
 
 def layers_outside_pass(run: RunTables) -> Violations:
     """Every pass runs every layer once and in order, within the forward part of the pass."""
-    count = run.engine["layers"]
+    count = run.engine.layers or 0
     layers = run.records.layers.sort_values([*OF_PASS, "start_s"], ignore_index=True)
     layers = layers.merge(
         run.steps[[*OF_PASS, "start_s", "schedule_s", "forward_s"]],

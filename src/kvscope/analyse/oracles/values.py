@@ -85,9 +85,9 @@ def value_negative(run: RunTables) -> Violations:
 
 def time_source_differs(run: RunTables) -> Violations:
     """The `time_source` of every row is that of run.json, the `clock` of a copy its device's."""
-    source = run.facts.get("time_source")
+    source = run.record.time_source
     of_run = f"time_source is not {source}" if source else "time_source is not in run.json"
-    copies, clock = run.records.transfers, clock_of(run.facts)
+    copies, clock = run.records.transfers, clock_of(run.record)
     return combine(
         _bad("transfers", copies, copies["clock"] != clock, f"clock is not {clock}"),
         *(

@@ -6,6 +6,7 @@ What an oracle says of the time between two readings holds at any speed only if 
 import pandas as pd
 
 from kvscope.analyse.oracles.run_tables import RunTables
+from kvscope.runschema import DisturbanceRecord, RepeatRecord
 
 
 def without_cpu_s(run: RunTables) -> pd.Series:
@@ -15,11 +16,10 @@ def without_cpu_s(run: RunTables) -> pd.Series:
     ready without a CPU and of the hypervisor's share; and what the main thread's CPU time leaves of
     the repeat. 0 where neither is recorded.
     """
-    clock = run.facts.get("clock") or {}
-    load = {entry["repeat"]: entry for entry in run.facts.get("disturbance") or []}
+    load = {entry.repeat: entry for entry in run.record.disturbance}
     found = {
-        entry["repeat"]: _without_cpu_s(entry, load.get(entry["repeat"], {}))
-        for entry in clock.get("repeats", [])
+        entry.repeat: _without_cpu_s(entry, load.get(entry.repeat))
+        for entry in run.record.clock.repeats
     }
     return pd.Series(found, dtype=float).reindex(run.records.numbers, fill_value=0.0)
 
@@ -31,23 +31,22 @@ def not_running_s(run: RunTables) -> pd.Series:
     time leaves of the repeat, whether it was ready or waited for a page or a disk. With a GPU it
     also waits for that, and only time without a CPU counts (`without_cpu_s`).
     """
-    if (run.facts.get("hardware") or {}).get("gpus") != []:
+    if run.record.hardware.gpus != []:
         return without_cpu_s(run)
     found = {
-        entry["repeat"]: max(0.0, entry["duration_s"] - entry["thread_cpu_s"])
-        for entry in (run.facts.get("clock") or {}).get("repeats", [])
-        if None not in (entry.get("duration_s"), entry.get("thread_cpu_s"))
+        entry.repeat: max(0.0, entry.duration_s - entry.thread_cpu_s)
+        for entry in run.record.clock.repeats
+        if entry.thread_cpu_s is not None
     }
     idle = pd.Series(found, dtype=float).reindex(run.records.numbers, fill_value=0.0)
     return pd.concat([idle, without_cpu_s(run)], axis=1).max(axis=1)
 
 
-def _without_cpu_s(entry: dict[str, float | None], load: dict[str, float | None]) -> float:
-    took = entry["duration_s"] or 0.0
-    waited = entry.get("waited_s")
+def _without_cpu_s(entry: RepeatRecord, load: DisturbanceRecord | None) -> float:
+    took, waited, stolen = entry.duration_s, entry.waited_s, 0.0
     if waited is None:  # of an earlier version, or hidden: what is known of the main thread
-        waited = min(1.0, load.get("waiting_share") or 0.0) * took
-    stolen = (load.get("steal_share") or 0.0) * (load.get("cores") or 1) * took
-    cpu_s = entry.get("thread_cpu_s")
-    idle = took if cpu_s is None else took - cpu_s
+        waited = min(1.0, (load and load.waiting_share) or 0.0) * took
+    if load:
+        stolen = (load.steal_share or 0.0) * (load.cores or 1) * took
+    idle = took if entry.thread_cpu_s is None else took - entry.thread_cpu_s
     return max(0.0, min(waited + stolen, idle))

@@ -4,9 +4,9 @@
 hundreds of ticks, so origins are subtracted as integers before any multiplication.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from kvscope.errors import BadInput
 from kvscope.events import VIRTUAL_CLOCK
 from kvscope.reading import short_repr
 from kvscope.runfile import KERNEL_EVENTS, RUN_FILE
+from kvscope.runschema import ClockSampleRecord, TracingRecord
 
 
 @dataclass(frozen=True)
@@ -39,19 +40,16 @@ class EventClock:
     source: Path = Path(RUN_FILE)  # where the readings are from
 
     @classmethod
-    def of_run(cls, facts: dict[str, Any], run_json: Path) -> "EventClock":
+    def of_run(cls, tracing: TracingRecord | None, run_json: Path) -> "EventClock":
         """The clock of a traced run. Raises BadInput if run.json lacks valid readings."""
-        try:
-            clock = facts["tracing"]["clock"]
-            readings = {int(sample["ticks"]): int(sample["host_ns"]) for sample in clock["samples"]}
-            uncertainty = max(int(sample["uncertainty_ns"]) for sample in clock["samples"])
-            ns_per_tick = float(clock["ns_per_tick"])
-            resolution_ns = float(clock.get("resolution_ns", 0))
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+        clock = tracing.clock if tracing else None
+        readings, apart = _readings(clock.samples) if clock else ({}, [])
+        if not clock or clock.ns_per_tick is None or not readings:
             raise BadInput(
                 f"{run_json}: tracing.clock does not hold ns_per_tick and samples of ticks, "
                 "host_ns and uncertainty_ns, so the times of KV events are unknown"
-            ) from None
+            )
+        ns_per_tick, resolution_ns, uncertainty = clock.ns_per_tick, clock.resolution_ns, max(apart)
         ticks, host_ns = (list(ends) for ends in zip(*sorted(readings.items()), strict=True))
         _check_readings(run_json, ticks, host_ns, uncertainty)
         origin = ticks[0]
@@ -70,7 +68,7 @@ class EventClock:
             slopes,
             uncertainty,
             resolution_ns,
-            clock.get("name") == VIRTUAL_CLOCK,
+            clock.name == VIRTUAL_CLOCK,
             run_json,
         )
 
@@ -108,6 +106,17 @@ class EventClock:
         ends = self.ticks[1:-1]
         one, other = (np.searchsorted(ends, end, side="right") for end in (first, last))
         return one if one == other else np.searchsorted(ends, relative, side="right")
+
+
+def _readings(samples: Sequence[ClockSampleRecord]) -> tuple[dict[int, int], list[int]]:
+    """The host's ns by ticks, and the uncertainties; empty if a sample lacks one of them."""
+    readings, uncertainties = dict[int, int](), list[int]()
+    for one in samples:
+        if one.ticks is None or one.host_ns is None or one.uncertainty_ns is None:
+            return {}, []
+        readings[int(one.ticks)] = int(one.host_ns)
+        uncertainties.append(int(one.uncertainty_ns))
+    return readings, uncertainties
 
 
 def _check_readings(run_json: Path, ticks: list[int], host_ns: list[int], uncertainty: int) -> None:

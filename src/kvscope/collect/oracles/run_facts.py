@@ -136,27 +136,27 @@ class RunFacts:
         Traced passes and preemptions of an imported trace are unknown.
         """
         require_times(run)
-        clock = EventClock.of_run(run.facts, run.directory / RUN_FILE)
+        clock = EventClock.of_run(run.record.tracing, run.directory / RUN_FILE)
         layers, schedule = LayerTimes.of_run(run), Schedule(run.batch)
-        tracing, engine = run.facts.get("tracing") or {}, run.facts.get("engine") or {}
-        if "step_stride" not in tracing or "layers" not in tracing:
+        tracing, engine = run.record.tracing, run.record.engine
+        if not tracing or not tracing.states("step_stride") or tracing.layers is None:
             return cls(clock, layers, schedule=schedule)
-        steps = run.steps[run.steps["step"] % tracing["step_stride"] == 0]
+        steps = run.steps[run.steps["step"] % tracing.step_stride == 0]
         places = zip(steps["repeat"].tolist(), steps["step"].tolist(), strict=True)
-        exist = engine.get("layers")
+        exist = engine.layers
         return cls(
             clock,
             layers,
-            [layer for layer in tracing["layers"] if exist is None or layer < exist],
+            [layer for layer in tracing.layers if exist is None or layer < exist],
             frozenset(places),
             schedule,
-            engine.get("kv_blocks_total"),
+            engine.kv_blocks_total,
             preempted := _preempted(run),
             None if run.hits.empty else FoundBlocks(run.hits, preempted),
-            tracing.get("kv_heads"),
-            (tracing.get("events"), tracing.get("dropped_events")),
-            Sizes(engine.get("block_size"), tracing.get("tile_tokens")),
-            tracing.get("head_stride", 1) == 1,
+            tracing.kv_heads,
+            (tracing.stated("events"), tracing.dropped_events),
+            Sizes(engine.stated("block_size"), tracing.tile_tokens),
+            tracing.head_stride == 1,
         )
 
     def found_by(self, flush: Flush, request: str) -> Positions:

@@ -62,7 +62,7 @@ def align(run: Run, passes: pd.DataFrame, capture_start_utc_ns: int | None) -> A
     pairs = _match(run, passes)
     if len(pairs):
         return _from_pairs(pairs["profiler_ns"].to_numpy(), pairs["host_ns"].to_numpy())
-    run_start_utc_ns = run.facts["clock"].get("run_start_utc_ns")
+    run_start_utc_ns = run.record.clock.run_start_utc_ns
     if capture_start_utc_ns is None or run_start_utc_ns is None:
         return None
     return Alignment("utc", capture_start_utc_ns - run_start_utc_ns, passes=0)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kvscope.collect.host_times import duration_ns, instants_ns, repeats_of
+from kvscope.collect.host_times import duration_ns, instants_ns
 from kvscope.collect.nsys.export import BATCH_ROWS
 from kvscope.collect.table_writer import write_batches
 from kvscope.results import Run
@@ -56,7 +56,8 @@ def _slices(merged: pa.Table, order: pa.Array) -> Iterator[dict[str, Any]]:
 
 
 def _repeats(run: Run) -> pa.Table:
-    frame = pd.DataFrame(repeats_of(run), columns=["repeat", "start_ns", "duration_s"])
+    rows = [(one.repeat, one.start_ns, one.duration_s) for one in run.record.clock.repeats]
+    frame = pd.DataFrame(rows, columns=["repeat", "start_ns", "duration_s"])
     start = frame["start_ns"].to_numpy(np.int64)
     return _part(
         start, start + duration_ns(frame["duration_s"]), "host", "repeat",

@@ -13,7 +13,6 @@ from kvscope.events import KINDS
 from kvscope.quantities import plural
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import Spec, colours, number, text
-from kvscope.runfile import IMPORTED_FROM
 
 MICROSECOND = 1e-3
 GAP = 0.03  # between requests, of all blocks
@@ -161,7 +160,7 @@ def request_axis(stack: Stack) -> Spec:
 
 def clock_note(run: ReportedRun) -> str:
     """What to say of the unit of time: that of published device clocks is not certain."""
-    published = IMPORTED_FROM in run.facts
+    published = run.record.imported_from
     return ", as published; the rate of the device's clock is not certain" if published else ""
 
 

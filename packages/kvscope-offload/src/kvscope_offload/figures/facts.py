@@ -18,7 +18,7 @@ def offload_runs(study: StudyData, axes: Sequence[Axes], key: str) -> list[Repor
 
 def facts_of(run: ReportedRun) -> dict[str, Any]:
     """What run.json says of the offload engine; empty of other runs."""
-    found = run.facts.get("engine", {}).get("offload")
+    found = run.record.engine.stated("offload")
     return found if isinstance(found, dict) else {}
 
 

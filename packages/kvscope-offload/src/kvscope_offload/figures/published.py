@@ -85,7 +85,7 @@ def _smaller(runs: Runs) -> Gains:
     known = {
         at: found
         for at, found in runs.items()
-        if "act_only" in found and "activation_block_bytes" in found["act_only"].facts["engine"]
+        if "act_only" in found and found["act_only"].record.engine.activation_block_bytes
     }
     return _ratio("kv_only", "act_only", "kv_bytes_peak")(known)
 

@@ -197,8 +197,8 @@ def block_bytes(values: Values, figure: str) -> Finding | None:
     runs = values.runs(figure)
     if not runs:
         return None
-    engine, layers = runs[0].facts["engine"], int(runs[0].settings["model"]["layers"])
-    size = int(engine["block_bytes"])
+    size = int(runs[0].record.engine.block_bytes or 0)
+    layers = int(runs[0].settings["model"]["layers"])
     piece = size / (2 * layers)
     return by_count(
         [piece == 128 * KIB, size == 8 * KIB * KIB],
