@@ -14,6 +14,7 @@ RESULTS = Path("results")
 EXPERIMENTS, TABLES, STUDIES, PACKS = "experiments", "tables", "studies", "packs"
 MANIFEST = "manifest.json"
 EXPERIMENT_FILE = "experiment.yaml"
+SEGMENTS = "segment-*.jsonl.zst"  # files of a recording
 AD_HOC = "adhoc"  # name of a plan made of overrides only, without a study
 UNFINISHED = "unfinished"  # subdirectory for the report of an incomplete study
 CRATE_FILE = "ro-crate-metadata.json"  # in a study's directory; report.crate

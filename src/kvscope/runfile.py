@@ -25,6 +25,7 @@ from kvscope.files import (
     write_text_if_changed,
 )
 from kvscope.layout import EXPERIMENT_FILE as EXPERIMENT_FILE
+from kvscope.layout import SEGMENTS
 from kvscope.runschema import COMPLETE as COMPLETE
 from kvscope.runschema import FAILED as FAILED
 from kvscope.runschema import FileRecord, RunRecord
@@ -39,7 +40,6 @@ SPOOL = "kernel_events.tmp"  # KV events of a repeat before they are encoded; re
 NSYS_REPORT, NSYS_EXPORT = "trace.nsys-rep", "trace.sqlite"
 IMPORTED_FROM = "imported_from"  # key of run.json, only in imported runs
 RECORDED = "recorded"  # key of run.json, only in recordings of a server (`kvscope record`)
-SEGMENTS = "segment-*.jsonl.zst"  # files of a recording
 TRACING = "tracing"  # key of run.json, only in runs with KV events
 
 RUN_DONE = "run.done"

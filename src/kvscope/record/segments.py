@@ -15,8 +15,8 @@ import orjson
 import zstandard
 
 from kvscope.errors import BadInput
+from kvscope.layout import SEGMENTS
 from kvscope.record.records import Event, Segment, decode, encode
-from kvscope.runfile import SEGMENTS
 
 _LEVEL = 1  # short lines of numbers become no smaller with more
 _CHUNK_BYTES = 1 << 16
