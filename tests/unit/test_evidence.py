@@ -13,6 +13,7 @@ from kvscope.analyse.oracles.registry import ORACLES, ROWS
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.records import Records, read_records
 from kvscope.kv_plan import KvGroup
+from kvscope.runschema import RunRecord
 from tests.unit.report_fixture import Fake, write_experiment
 
 FULL = KvGroup("FullAttention", 2, 8, None, 8, 8, 8)
@@ -101,16 +102,16 @@ def test_an_import_without_a_clock_is_judged_by_its_values(
 @pytest.mark.parametrize("word", sorted(evidence.OWN))
 def test_a_run_by_kvscope_that_hides_evidence_is_refused(run: Records, word: str) -> None:
     facts = run.facts | {"files": {"experiment.yaml": {"bytes": 1, "sha256": "a" * 64}}}
-    assert not origin_wrong(facts)
+    assert not origin_wrong(RunRecord.model_validate(facts))
     facts["evidence"] = [one for one in facts["evidence"] if one != word]
-    assert word in origin_wrong(facts).first
+    assert word in origin_wrong(RunRecord.model_validate(facts)).first
 
 
 def test_a_recording_that_hides_evidence_is_refused(run: Records) -> None:
     facts = recording(run).facts
-    assert not origin_wrong(facts)
+    assert not origin_wrong(RunRecord.model_validate(facts))
     facts = facts | {"evidence": [one for one in facts["evidence"] if one != "blocks"]}
-    assert "blocks" in origin_wrong(facts).first
+    assert "blocks" in origin_wrong(RunRecord.model_validate(facts)).first
 
 
 def test_a_run_of_before_has_the_evidence_of_its_records(run: Records, tmp_path: Path) -> None:
