@@ -17,7 +17,7 @@ from kvscope import tables
 from kvscope.analyse.records import Records
 from kvscope.copies import IN, OUT
 from kvscope.errors import BadInput
-from kvscope.runschema import MODELED
+from kvscope.time_sources import MODELED
 
 Forgery = Callable[[Records], Records]
 Judge = Callable[[Records], set[str]]

@@ -18,7 +18,7 @@ OPTIONAL = {
     (table.name, column.name)
     for table in tables.HOST_TABLES
     for column in table.columns
-    if column.optional
+    if column.can_lack
 }
 """Columns that a run may lack altogether."""
 MOST = 3
