@@ -117,4 +117,7 @@ def test_a_recording_that_hides_evidence_is_refused(run: Records) -> None:
 def test_a_run_of_before_has_the_evidence_of_its_records(run: Records, tmp_path: Path) -> None:
     old = {key: value for key, value in run.facts.items() if key != "evidence"} | {"schema": 3}
     assert run.variant(facts=old).evidence == evidence.ALL - {evidence.KV_GROUPS}
-    assert Records(tmp_path, facts=old | {"imported_from": {}}).evidence == set()
+    assert (
+        Records(tmp_path, facts=old | {"imported_from": {"kind": "k", "files": []}}).evidence
+        == set()
+    )
