@@ -11,12 +11,13 @@ import pandas as pd
 import pytest
 
 import kvscope.judge
-from kvscope.analyse.oracles.evidence import evidence_of, rules_of
 from kvscope.analyse.oracles.replay import differs_from_replay, tables_of
+from kvscope.analyse.oracles.rules import rules_of
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.records import Records, read_records
+from kvscope.evidence import ALL, PASSES
 from kvscope.judge.compare import compare
-from kvscope.judge.evidence import KINDS, NEEDS, PASSES
+from kvscope.judge.evidence import NEEDS
 from kvscope.judge.rows import COLUMNS
 from kvscope.judge.told import Prompts, told
 from kvscope.judge.twin import Twin
@@ -49,7 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Records:
 
 def replayed(run: Records) -> dict[str, list[tuple[Any, ...]]]:
     """The rows of the first repeat by its replay."""
-    tables, known = RunTables(run), evidence_of(RunTables(run))
+    tables, known = RunTables(run), run.evidence
     prompts = Prompts(run.workload, run.block_size)
     twin = Twin(rules_of(tables), told(tables_of(run.of_repeat(0)), known), prompts, known)
     return dict(twin.play().rows.finished())
@@ -113,7 +114,7 @@ def test_a_column_is_compared_by_its_evidence_alone(run: Records, table: str, co
     row = int(frame.index[frame[column].notna()][0])
     changed = edited(run, table, column, row, _another)
     prompts = Prompts(run.workload, run.block_size)
-    known = evidence_of(tables)
+    known = run.evidence
     for lacking in (set(), set(NEEDS[table][column]), {PASSES}):
         repeats = [(0, tables_of(changed.of_repeat(0)))]
         found = compare(repeats, rules_of(tables), known - lacking, prompts)
@@ -131,9 +132,7 @@ def _another(value: Any) -> Any:
 
 
 def test_what_needs_evidence_names_kinds_that_there_are() -> None:
-    assert {kind for needs in NEEDS.values() for kinds in needs.values() for kind in kinds} <= {
-        *KINDS
-    }
+    assert {kind for needs in NEEDS.values() for kinds in needs.values() for kind in kinds} <= ALL
 
 
 MAKERS = re.compile(

@@ -1,38 +1,20 @@
-"""What a run is a witness of, and what each column that the replay works out needs of it.
+"""The evidence that a run must have for a column to be held against its replay.
 
-A run has a list of evidence. A column is compared where the run has all that the column needs.
+A column's own evidence (`kvscope.evidence`) says where its values are known. To work them out takes
+more: what a pass finds in the prefix cache depends on all passes before it, in their order.
 """
 
 from collections.abc import Collection, Mapping
 
-PASSES = "passes"
-"""All passes since the engine was empty, and the requests in each."""
-ORDER = "order"
-"""Passes were scheduled one after another, each knowing the outcome of the one before."""
-CLOCK = "clock"
-"""Times of passes and requests are readings of one clock."""
-WORKLOAD = "workload"
-"""Requests were known beforehand, and are served until they have all tokens that they ask for."""
-SETTINGS = "settings"
-"""The experiment, and with it the policy of preemptions."""
-TOKEN_IDS = "token_ids"
-"""The tokens of prompts."""
-BLOCKS = "blocks"
-"""Blocks of the KV cache, whose use follows from tokens."""
-PREFIXES = "prefixes"
-"""What each request found in the prefix cache."""
-HOST_POOL = "host_pool"
-"""A pool on the host, and its use."""
-COPIES = "copies"
-"""Copies of preempted requests, and the seconds that they took."""
-JOBS = "jobs"
-"""Loads and stores of vLLM's offloading, with their times."""
-KV_GROUPS = "kv_groups"
-"""The KV groups, and the bytes of their blocks."""
-
-KINDS = (
-    *(PASSES, ORDER, CLOCK, WORKLOAD, SETTINGS, TOKEN_IDS, BLOCKS, PREFIXES, HOST_POOL),
-    *(COPIES, JOBS, KV_GROUPS),
+from kvscope.evidence import (
+    BLOCKS,
+    CLOCK,
+    COPIES,
+    HOST_POOL,
+    JOBS,
+    KV_GROUPS,
+    ORDER,
+    PREFIXES,
 )
 
 CACHED = (ORDER, PREFIXES, BLOCKS)

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from kvscope.copies import IN
-from kvscope.judge import evidence
+from kvscope.evidence import JOBS, TOKEN_IDS
 from kvscope.judge.columns import Columns, Tables
 
 TOLERANCE_S = 1e-6
@@ -162,7 +162,7 @@ def told(run: Tables, known: Collection[str]) -> Told:
     jobs of vLLM's offloading what was loaded.
     """
     batch = Columns(run["batch"])
-    has_tokens, has_jobs = evidence.TOKEN_IDS in known, evidence.JOBS in known
+    has_tokens, has_jobs = TOKEN_IDS in known, JOBS in known
     steps, transfers = Columns(run["steps"]), Columns(run["transfers"])
     starts_s = steps["start_s"]
     outcomes = _outcomes(Columns(run["requests"]))

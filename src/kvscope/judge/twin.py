@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from kvscope.actions import RECOMPUTE, Action, action
 from kvscope.copies import ACTIVATIONS, IN, KV, OUT
-from kvscope.judge import evidence
+from kvscope.evidence import BLOCKS, JOBS, ORDER, SETTINGS, TOKEN_IDS
 from kvscope.judge.columns import blocks_of
+from kvscope.judge.evidence import CACHED
 from kvscope.judge.host import HostPool, end_of
 from kvscope.judge.jobs import Offloading
 from kvscope.judge.memory import Blocks, Counts
@@ -22,7 +23,7 @@ from kvscope.judge.rows import Rows
 from kvscope.judge.rules import Rules
 from kvscope.judge.told import TOLERANCE_S, Job, Prompts, Scheduled, Told, Victim
 
-BLOCKS_IN_ORDER = evidence.ORDER, evidence.BLOCKS
+BLOCKS_IN_ORDER = ORDER, BLOCKS
 
 
 class Problem(NamedTuple):
@@ -47,7 +48,7 @@ class Twin:
         self._memory: Blocks | Counts = self._blocks or Counts(rules)
         self._jobs = Offloading(rules, told, self._blocks) if self._blocks and offloads else None
         self._host = HostPool(rules)
-        self._tokens_known = evidence.TOKEN_IDS in known
+        self._tokens_known = TOKEN_IDS in known
         self.requests = {
             known.request_id: Request(
                 known.request_id, known.prompt_tokens, known.output_tokens, known.arrival_s, order
@@ -218,7 +219,7 @@ class Twin:
         if contents is not None and len(request.found) < len(contents):
             lacking = contents[len(request.found) :]
             words = f"found {lacking[0]}, which is not in the prefix cache"
-            self._problem(words, request, *evidence.CACHED)
+            self._problem(words, request, *CACHED)
             request.found += [(0, content, False) for content in lacking]
         request.hit = len(request.found) * self._size
 
@@ -250,14 +251,14 @@ class Twin:
     def _begin_load(self, request: Request, job: Job) -> None:
         """A waiting request gets the blocks that vLLM's offloading fills beside the passes."""
         if request.running or request.load is not None:
-            self._problem("is loaded although it is there", request, evidence.JOBS)
+            self._problem("is loaded although it is there", request, JOBS)
             return
         self._look_up(request)
         request.load = job
         self._loading.append(request)
         if self._jobs:
             for words in self._jobs.load(request, job):
-                self._problem(words, request, evidence.JOBS)
+                self._problem(words, request, JOBS)
         there = request.hit + job.blocks * self._size
         request.skipped = there
         slots = request.length if self.rules.whole else there
@@ -304,7 +305,7 @@ class Twin:
         request.preemptions += 1
         if not self._may_give_back(request, victim.scheduled_tokens):
             words = f"gives back {victim.scheduled_tokens} tokens"
-            self._problem(words, request, evidence.ORDER, evidence.SETTINGS)
+            self._problem(words, request, ORDER, SETTINGS)
         held, shared = memory.held(request), memory.shared(request)
         done, refused = self._keep(request, victim, shared)
         self.rows.preempt(self, request, victim, done.name, refused, held, len(shared))
@@ -372,7 +373,7 @@ class Twin:
     def _store(self) -> None:
         if self._jobs:
             for words in self._jobs.store(self.step):
-                self._problem(words, None, evidence.JOBS)
+                self._problem(words, None, JOBS)
 
     def _save(self, rows: list[Scheduled]) -> dict[str, int]:
         """The tokens of each request whose activations the pass writes through.
@@ -434,7 +435,7 @@ class Twin:
     def _finish(self) -> None:
         if self._jobs:
             for words in self._jobs.store_rest():
-                self._problem(words, None, evidence.JOBS)
+                self._problem(words, None, JOBS)
         for name in self.told.aborted_before.get(len(self.told.starts_s), ()):
             if self.requests[name].ended_s is None:
                 self.requests[name].ended_s = self.told.aborted_s[name]

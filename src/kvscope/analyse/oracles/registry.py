@@ -76,6 +76,11 @@ def _preempts(run: RunTables) -> bool:
 
 
 _PASSES = _seen("all passes, and their times")
+_REPLAYED = _need(
+    "all passes, and the lengths of their requests",
+    PASSES,
+    also=lambda run: not run.records.requests.empty,
+)
 _SETTINGS = _seen("an experiment.yaml", SETTINGS, also=lambda run: bool(run.records.settings))
 _WORKLOAD = _seen("a complete experiment.yaml", SETTINGS, also=workload.has_all_settings)
 _PROFILED = _seen("an export of Nsight Systems", also=profiled.is_profiled)
@@ -217,7 +222,7 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(modeled.modeled_batch_wrong, _BATCHES),
     Oracle(modeled.modeled_facts_wrong, _BATCHES),
     Oracle(profiled.ranges_differ, _PROFILED),
-    Oracle(replay.differs_from_replay, _PASSES),
+    Oracle(replay.differs_from_replay, _REPLAYED),
     Oracle(batches.pass_differs_from_batch, _PASSES),
     Oracle(batches.phase_wrong, _PASSES),
     Oracle(batches.recomputed_wrong, _PASSES),

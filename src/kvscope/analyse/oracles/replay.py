@@ -1,6 +1,6 @@
 """The oracle that holds a run against its replay."""
 
-from kvscope.analyse.oracles.evidence import evidence_of, rules_of
+from kvscope.analyse.oracles.rules import rules_of
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.records import Records
 from kvscope.judge.columns import Tables
@@ -20,7 +20,7 @@ def differs_from_replay(run: RunTables) -> Violations:
     records = run.records
     repeats = ((number, tables_of(records.of_repeat(number))) for number in records.numbers)
     found = compare(
-        repeats, rules_of(run), evidence_of(run), Prompts(records.workload, records.block_size)
+        repeats, rules_of(run), run.evidence, Prompts(records.workload, records.block_size)
     )
     return Violations(found.count, found.words)
 

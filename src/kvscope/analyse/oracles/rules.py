@@ -1,8 +1,9 @@
-"""The evidence that a run has, and the rules of its engine, as its run.json and settings say."""
+"""The sizes and rules of a run's engine, as its run.json and settings say, for its replay."""
 
 from kvscope.actions import ACTIVATION, NATIVE, RECOMPUTE, SWAP
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.oracles.victims import is_ranked
+from kvscope.evidence import WORKLOAD
 from kvscope.judge.rules import Group, Rules
 from kvscope.setting_values import VLLM_0_4_2
 
@@ -11,14 +12,9 @@ ONE_ACTION["native_full"] = NATIVE.name
 """The action of every preemption, of policies that have but one."""
 
 
-def evidence_of(run: RunTables) -> frozenset[str]:
-    """The kinds of evidence that a run has."""
-    return run.evidence
-
-
 def rules_of(run: RunTables) -> Rules:
     """The sizes and rules by which the engine of a run works."""
-    engine, overflow, said = run.engine, run.section("overflow"), run.server
+    engine, overflow = run.engine, run.section("overflow")
     name = str(overflow.get("name"))
     return Rules(
         block_size=run.records.block_size,
@@ -26,8 +22,8 @@ def rules_of(run: RunTables) -> Rules:
         groups=_groups(run),
         block_bytes=int(engine.block_bytes or 0),
         host_blocks_total=engine.host_blocks_total or 0,
-        activation_blocks_total=engine.activation_blocks_total,
-        activation_block_bytes=engine.activation_block_bytes,
+        activation_blocks_total=engine.activation_blocks_total or 0,
+        activation_block_bytes=engine.activation_block_bytes or 0,
         prefix_caching=run.caches_prefixes,
         whole=run.section("cache").get("admission") == VLLM_0_4_2,
         always=ONE_ACTION.get(name),
@@ -35,7 +31,7 @@ def rules_of(run: RunTables) -> Rules:
         chunk_tokens=run.section("batching").get("chunk_tokens"),
         most_drafts=run.most_drafts,
         stores_outputs=name != NATIVE.name,
-        ends_early=bool(said),
+        ends_early=WORKLOAD not in run.evidence,
         waiting_first=run.section("batching").get("name") == "prefill_first",
     )
 
