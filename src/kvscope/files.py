@@ -13,7 +13,7 @@ from typing import Any
 
 from kvscope import limits
 from kvscope.errors import BadInput, CannotWrite
-from kvscope.reading import read_bytes
+from kvscope.reading import read_bytes, refusing
 
 TEMPORARY = ".tmp"  # suffix of a file that is being written
 
@@ -136,12 +136,8 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """Read a JSON file; BadInput names the file if it is absent, too large, or not JSON."""
     content = read_bytes(path, limits.LONGEST_JSON_BYTES)
-    try:
+    with refusing(path, "JSON"):
         return json.loads(content.decode())
-    except RecursionError:
-        raise BadInput(f"{path}: not readable as JSON (nested too deeply)") from None
-    except ValueError as error:  # no UTF-8, no JSON, or a number of thousands of digits
-        raise BadInput(f"{path}: not readable as JSON ({error})") from None
 
 
 def sha256_of(path: Path) -> str:

@@ -36,12 +36,6 @@ MOST_ROWS_PER_BYTE, FREE_ROWS = 200, 1 << 20
 LONGEST_FLUSH_BYTES = 1 << 28
 """One line: about 8 million events of one layer of one pass, twice the default buffer."""
 
-MOST_EXPANSION, FREE_BYTES = 2000, 1 << 24
-"""Most bytes of text for each compressed byte, beyond FREE_BYTES.
-
-Measured files have 6, modeled ones, whose times are regular, 270 at 17 million events.
-"""
-
 MOST_CELLS = 1 << 24
 """Reads that a batch must make at least once (blocks, heads, K and V), and its tokens."""
 

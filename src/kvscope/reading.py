@@ -1,14 +1,17 @@
-"""Bounded reading of files from outside, with errors of one sentence."""
+"""The boundary that every file is read through: bounded, and with errors of one sentence.
+
+Nothing behind it guards against damage: what `refusing` covers gives a sound value or BadInput.
+"""
 
 import stat
-import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from gzip import GzipFile
 from pathlib import Path
 from reprlib import Repr
 from typing import IO, Any, cast
 
-from kvscope.errors import BadInput
+from kvscope.errors import BadInput, KvscopeError
 
 _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
@@ -31,6 +34,22 @@ def last_line(text: str) -> str:
     return (text.strip().splitlines() or [""])[-1].strip()
 
 
+@contextmanager
+def refusing(path: Path, kind: str) -> Iterator[None]:
+    """Raise BadInput for any error of a library that reads `path`, a file of this `kind`.
+
+    Libraries document few of the errors that a damaged file makes them raise, so all are taken for
+    one.
+    """
+    try:
+        yield
+    except KvscopeError:
+        raise
+    except Exception as error:
+        why = one_line(error) or type(error).__name__
+        raise BadInput(f"{path}: not readable as {kind} ({why})") from None
+
+
 def read_bytes(path: Path, most: int) -> bytes:
     """Return a file's content; BadInput if it is unreadable or larger than `most` bytes."""
     with open_file(path) as file:
@@ -46,10 +65,10 @@ def text_lines(path: Path, longest: int) -> Iterator[str]:
     A file whose name ends in .gz is unpacked. BadInput if the file cannot be read, a line is longer
     than `longest` bytes, or not UTF-8.
     """
-    with open_file(path) as content:
+    with open_file(path) as content, refusing(path, "text"):
         file = cast(IO[bytes], GzipFile(fileobj=content)) if path.suffix == ".gz" else content
         number = 0
-        while line := _next_line(file, path, longest):
+        while line := file.readline(longest + 1):
             number += 1
             if len(line) > longest:
                 raise BadInput(f"{path}:{number}: longer than {longest:,} bytes")
@@ -58,14 +77,6 @@ def text_lines(path: Path, longest: int) -> Iterator[str]:
             except UnicodeDecodeError as error:
                 reason = f"{error.reason} at byte {error.start} of line {number}"
                 raise BadInput(f"{path}: cannot be read as text ({reason})") from None
-
-
-def _next_line(file: IO[bytes], path: Path, longest: int) -> bytes:
-    """The next line, or as much of it as tells that it is too long; BadInput if damaged."""
-    try:
-        return file.readline(longest + 1)
-    except (EOFError, OSError, zlib.error) as error:
-        raise BadInput(f"{path}: cannot be read ({one_line(error)})") from None
 
 
 def open_file(path: Path) -> IO[bytes]:

@@ -16,15 +16,16 @@ from kvscope.analyse.check import check_run
 from kvscope.analyse.experiment import analyse
 from kvscope.collect.collector import collect_run
 from kvscope.collect.kv.flushes import Flush, parse_flush
-from kvscope.collect.kv.zstd_lines import read_lines
 from kvscope.collect.oracles.judge import Judge, judge_flushes
 from kvscope.collect.oracles.registry import verdicts
 from kvscope.events import K_READ, K_WRITE, V_READ, V_WRITE
 from kvscope.files import read_json, write_json
+from kvscope.limits import LONGEST_FLUSH_BYTES
 from kvscope.oracle import HELD, NOT_APPLICABLE
 from kvscope.results import Run
 from kvscope.runfile import KERNEL_EVENTS, file_record
 from kvscope.tables import KV_EVENTS
+from kvscope.zstd_lines import zstd_lines
 from tests.unit.kv_flushes import with_columns
 
 from .conftest import SCARCE, Runner
@@ -39,9 +40,8 @@ class Trace:
 
     def __init__(self, directory: Path) -> None:
         self.run = Run(directory)
-        self.raw = [
-            with_columns(orjson.loads(line)) for line in read_lines(directory / KERNEL_EVENTS)
-        ]
+        lines = zstd_lines(directory / KERNEL_EVENTS, LONGEST_FLUSH_BYTES)
+        self.raw = [with_columns(orjson.loads(line)) for line in lines]
         self.flushes = [parsed(found) for found in self.raw]
 
     def at(self, step: int, layer: int) -> int:

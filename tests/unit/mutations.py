@@ -1,11 +1,14 @@
 """What happens to files on their way, and what careless or hostile programs put into them.
 
-Each reader has the same property: of whatever these strategies make of a valid file it gives a
-sound value or raises BadInput.
+Each reader has the same property: of whatever these strategies make of a sound file it gives a
+sound value, or raises BadInput in one sentence.
 """
 
 import copy
-from collections.abc import Iterator
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -104,14 +107,75 @@ def _add(container: Json, key: str, value: Json) -> None:
         container.append(value)
 
 
+def altered_json(value: Json) -> st.SearchStrategy[bytes]:
+    """JSON of the value, altered."""
+    return altered(value).map(lambda found: json.dumps(found).encode())
+
+
+def altered_lines(rows: list[Json]) -> st.SearchStrategy[bytes]:
+    """JSON of altered rows, one a line; or of the rows in another order."""
+    lines = [json.dumps(row) for row in rows]
+    return altered(rows).map(json_lines) | shuffled(lines).map(lambda found: joined(*found))
+
+
+def json_lines(rows: Json) -> bytes:
+    """JSON of each row, or of what is no list of rows, one a line."""
+    return joined(*map(json.dumps, rows if isinstance(rows, list) else [rows]))
+
+
+def joined(*lines: str) -> bytes:
+    """The lines of a file."""
+    return "".join(line + "\n" for line in lines).encode()
+
+
 def nested(depth: int) -> str:
     """JSON of lists in lists."""
     return "[" * depth + "]" * depth
 
 
-def is_a_sentence(refusal: BadInput, file: Path | None = None) -> None:
-    """What a refusal has to be: one line of bounded length that names the file, if there is one."""
+def is_a_sentence(refusal: BadInput, *files: Path) -> None:
+    """What a refusal has to be: one line of bounded length that names one of the files, if any."""
     message = str(refusal)
-    assert file is None or file.name in message
+    assert not files or any(file.name in message for file in files)
     assert "\n" not in message
-    assert len(message) < 600
+    assert len(message) < 1500  # some list the keys that are known
+
+
+@dataclass(frozen=True, repr=False)
+class FileKind:
+    """A kind of file: its name, the sound content of one, and a reader of it.
+
+    `read` gives the file's value, having asserted what holds of every one, or raises BadInput.
+    `altered` gives what programs may write instead; `beside` are contents of other files, by name.
+    """
+
+    name: str
+    sound: bytes
+    read: Callable[[Path], Any]
+    altered: tuple[st.SearchStrategy[bytes], ...] = ()
+    beside: Mapping[str, bytes] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def contents(self) -> st.SearchStrategy[bytes]:
+        """What may be found in a file of the kind."""
+        return st.one_of(damaged(self.sound), *self.altered)
+
+    def refusal(self, content: bytes) -> str | None:
+        """The sentence that refuses a file with this content; None if it is read."""
+        with tempfile.TemporaryDirectory() as folder:
+            for name, other in {**self.beside, self.name: content}.items():
+                (Path(folder) / name).write_bytes(other)
+            return refusal(self.read, Path(folder) / self.name, *map(Path, self.beside))
+
+
+def refusal(read: Callable[[Path], Any], path: Path, *beside: Path) -> str | None:
+    """The sentence in which a reader refuses a file, or one beside it; None if all is read."""
+    try:
+        read(path)
+    except BadInput as error:
+        is_a_sentence(error, path, *beside)
+        return str(error)
+    return None

@@ -1,4 +1,4 @@
-"""Names that become paths, JSON that is read, and directories that are left."""
+"""Names that become paths, text that is read or shown, and directories that are left."""
 
 import subprocess
 import sys
@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope.errors import BadInput
-from kvscope.files import check_name, read_json
+from kvscope.files import check_name
+from kvscope.reading import short_repr, text_lines
 from kvscope.scratch import scratch_directory
 
 
@@ -41,21 +42,17 @@ def test_a_name_is_one_step_of_a_path(name: str) -> None:
     assert Path("results", name).resolve().parent == Path("results").resolve()
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"{", b"\xff", b"[" * 100_000, b"9" * 5000, b'{"a": 9}x'],
-    ids=["nothing", "half", "no text", "brackets", "digits", "more than one"],
-)
-def test_what_is_no_json_is_refused(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    path.write_bytes(content)
-    with pytest.raises(BadInput, match=r"a\.json: not readable as JSON"):
-        read_json(path)
+def test_lines_are_given_with_their_ends_without_the_mark(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes("\ufeffa,b\r\n1,é\n\n2".encode())
+    assert list(text_lines(path, 10)) == ["a,b\r\n", "1,é\n", "\n", "2"]
 
 
-def test_a_directory_is_no_json(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="not a regular file"):
-        read_json(tmp_path)
+def test_a_long_value_is_shown_in_part() -> None:
+    assert short_repr("short") == "'short'"
+    for value in ("x" * 10**6, [0] * 10**6, {"a": [["b"] * 1000] * 1000}, 10**1000, "\n" * 1000):
+        assert len(short_repr(value)) < 200
+        assert "\n" not in short_repr(value)
 
 
 def test_a_scratch_directory_of_a_killed_process_is_removed_by_the_next(

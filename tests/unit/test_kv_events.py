@@ -21,7 +21,6 @@ from kvscope.collect.kv import tables as kv_tables
 from kvscope.collect.kv.clock import EventClock
 from kvscope.collect.kv.flushes import read_flushes
 from kvscope.collect.kv.tables import write_kv_tables
-from kvscope.collect.kv.zstd_lines import read_lines
 from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.oracles.registry import NAMES
 from kvscope.collect.oracles.run_facts import RunFacts
@@ -238,7 +237,7 @@ def test_a_file_cut_anywhere_is_told(share: float, tmp_path_factory: Any) -> Non
     path = tmp_path_factory.mktemp("cut") / KERNEL_EVENTS
     path.write_bytes(whole[: int(share * len(whole))])
     with pytest.raises(BadInput, match=f"{KERNEL_EVENTS}: .*cut"):
-        list(read_lines(path))
+        list(read_flushes(path))
 
 
 def without(key: str) -> Found:
@@ -276,6 +275,22 @@ def test_events_that_the_segments_do_not_count_are_told(tmp_path: Path) -> None:
     path = write_flushes(tmp_path / KERNEL_EVENTS, [found])
     with pytest.raises(BadInput, match=r"events.tokens has \d+ values, the segments hold \d+"):
         list(read_flushes(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("block", 2**40), ("tokens", -(2**31) - 1), ("start_ticks", 2**63 - 1)]
+)
+def test_a_record_that_no_event_has_is_left_out_and_counted(
+    tmp_path: Path, name: str, value: int
+) -> None:
+    """As where a kernel left memory unwritten: its run is not valid, and the others are there."""
+    found = Batch([(20, 1)]).flush()
+    found["events"][name][1] = value
+    (flush,) = read_flushes(write_flushes(tmp_path / KERNEL_EVENTS, [found]))
+    assert flush.unreadable == 1
+    assert len(flush) == len(found["events"]["kind"]) - 1
+    (complaint,) = [c for c in faults(traced_run(tmp_path / "run", [found])) if "records_" in c]
+    assert "1 records are not events" in complaint
 
 
 @pytest.mark.parametrize("content", [b"", b"no zstandard", zstandard.compress(b"no JSON\n")])

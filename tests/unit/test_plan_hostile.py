@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kvscope import cli
 from kvscope.errors import EXIT_BAD_INPUT, BadInput
 from kvscope.plan import documents, overrides, study
-from kvscope.plan.experiment import Experiment, dump, load
+from kvscope.plan.experiment import load
 from kvscope.plan.grid import expand
 from kvscope.plan.policy import Overflow
 
@@ -22,11 +22,6 @@ from .plugged_in import plug_in
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 CONFIG = Path(__file__).parents[2] / "config"
-
-
-def experiment(*words: str) -> Experiment:
-    (planned,) = expand(None, list(words), CONFIG).experiments
-    return planned.experiment
 
 
 def read_or_refused(read: Callable[[], Any]) -> Any:
@@ -110,25 +105,6 @@ def spoilt(draw: st.DrawFn, sound: list[Any]) -> str:
     except UnicodeEncodeError:
         text = ""
     return text[: draw(st.integers(0, len(text)))] if draw(st.integers(0, 9)) == 0 else text
-
-
-FILE = f"workload.path='{CONFIG}/lengths/figure6.csv'"
-EXPERIMENTS = [
-    experiment("workload=zipf", "batching=chunked", "overflow=swap"),
-    experiment("workload=trace", FILE, "tracing=sampled"),
-    experiment("workload=sharegpt", FILE, "model=llama-3.1-8b"),
-    experiment("device=cuda", "cache.gib=1", "model=tiny-opt"),
-]
-
-
-@given(text=spoilt([e.to_dict() for e in EXPERIMENTS]))
-def test_any_experiment_file_is_read_or_refused(text: str, tmp_path_factory: Any) -> None:
-    path = tmp_path_factory.getbasetemp() / "experiment.yaml"
-    path.write_text(text, encoding="utf-8")
-    if found := read_or_refused(lambda: load(path)):
-        path.write_text(dump(found), encoding="utf-8")
-        assert load(path) == found
-        assert load(path).id == found.id
 
 
 @pytest.mark.parametrize("content", ["", "# nothing", "[]", "3", "a: b", "? [a]\n: b", "[" * 10**5])

@@ -52,7 +52,7 @@ def test_a_damaged_file_is_named(tmp_path):
     path = tmp_path / "layers.parquet"
     tables.write(tables.LAYERS, tables.LAYERS.empty(), path)
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(BadInput, match=r"layers\.parquet: not a readable Parquet file"):
+    with pytest.raises(BadInput, match=r"layers\.parquet: not readable as Parquet"):
         tables.read(tables.LAYERS, path)
 
 

@@ -100,7 +100,7 @@ def _tracing_has_kernels(experiment: CompleteExperiment) -> None:
     if tracing.name != "none" and attention != "instrumented":
         raise impossible(
             f"tracing={tracing.name} needs engine.attention=instrumented, the kernels that can "
-            f"record KV events, not {attention}",
+            f"record KV events, not {attention:.60}",
             "engine.attention",
             "tracing",
         )

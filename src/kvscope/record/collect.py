@@ -6,6 +6,7 @@ from typing import Any
 import kvscope
 from kvscope import evidence, tables
 from kvscope.files import remove
+from kvscope.reading import refusing
 from kvscope.record import replayed
 from kvscope.record.window import Window, read_window
 from kvscope.runfile import COMPLETE, NSYS_EXPORT, RECORDED, RUN_FILE, file_records, write_run
@@ -18,16 +19,18 @@ def collect_recording(directory: Path) -> list[str]:
     Returns what is not in them, a sentence each. The server may be alive: the tables are of what
     was recorded until now. BadInput if the recording is damaged or holds no pass.
     """
-    window = read_window(directory)
-    made = replayed.read(window)
-    frames = replayed.tables_of(made)
+    with refusing(directory, "a recording"):  # records have no types, and may not fit together
+        window = read_window(directory)
+        made = replayed.read(window)
+        frames = {t: tables.to_arrow(t, rows) for t, rows in replayed.tables_of(made).items()}
+        facts = _facts(directory, made)
     remove(directory / RUN_FILE)  # no record vouches for tables while they change
     for table in tables.HOST_TABLES:
         if table in frames:
             tables.write(table, frames[table], directory / table.file)
         else:
             remove(directory / table.file)
-    write_run(directory, _facts(directory, made) | {"files": file_records(directory)})
+    write_run(directory, facts | {"files": file_records(directory)})
     return window.notes
 
 

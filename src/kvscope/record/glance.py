@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvscope.reading import refusing
 from kvscope.record.records import Arrival, Live, Preempted, Sampled, Scheduled, Segment
 from kvscope.record.segments import read_segment
 from kvscope.record.window import recorded_segments
@@ -46,7 +47,15 @@ class Glance:
 
 
 def look(directory: Path) -> Glance | None:
-    """Look at the newest segments; None before the first pass. BadInput if nothing is there."""
+    """Look at the newest segments; None before the first pass.
+
+    BadInput if nothing is there, or it is damaged.
+    """
+    with refusing(directory, "a recording"):
+        return _look(directory)
+
+
+def _look(directory: Path) -> Glance | None:
     paths = recorded_segments(directory)
     prompts: dict[int, int] = {}
     scheduled: list[Scheduled] = []

@@ -14,12 +14,14 @@ from typing import IO
 import orjson
 import zstandard
 
+from kvscope import limits
 from kvscope.errors import BadInput
 from kvscope.layout import SEGMENTS
+from kvscope.reading import refusing
 from kvscope.record.records import Event, Segment, decode, encode
+from kvscope.zstd_lines import zstd_lines
 
 _LEVEL = 1  # short lines of numbers become no smaller with more
-_CHUNK_BYTES = 1 << 16
 _LINES_AT_ONCE = 64  # compressing gives the interpreter to the engine's thread, which costs both
 
 
@@ -100,32 +102,15 @@ def remove_oldest(directory: Path, keep_bytes: int, minutes: float | None) -> No
 def read_segment(path: Path) -> Iterator[Event]:
     """The events of a segment, up to where it was cut, if it was.
 
-    A segment of which not even the beginning was written has none. BadInput if it is damaged.
+    A segment that was removed meanwhile, as the oldest, or of which not even the beginning was
+    written has none. BadInput if it is damaged.
     """
-    rest = b""
-    try:
-        for piece in _decompressed(path):
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                event = decode(orjson.loads(line))
-                if event is not None:
-                    yield event
-    except (ValueError, TypeError) as error:
-        raise BadInput(f"{path}: not a segment of a recording ({error})") from None
-
-
-def _decompressed(path: Path) -> Iterator[bytes]:
-    reader = zstandard.ZstdDecompressor().decompressobj()
-    try:
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                yield reader.decompress(chunk)
-    except FileNotFoundError:
-        return  # it was removed meanwhile: it was the oldest
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({error.strerror})") from None
-    except zstandard.ZstdError as error:
-        raise BadInput(f"{path}: not readable as Zstandard ({error})") from None
+    if not os.path.lexists(path):
+        return
+    with refusing(path, "a segment of a recording"):
+        for line in zstd_lines(path, limits.LONGEST_FLUSH_BYTES, may_be_cut=True):
+            if (event := decode(orjson.loads(line))) is not None:
+                yield event
 
 
 def next_number(directory: Path) -> int:

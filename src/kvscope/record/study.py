@@ -18,6 +18,7 @@ from kvscope.plan.composition import Composer
 from kvscope.plan.expressions import resolve
 from kvscope.plan.hardware import hardware as data
 from kvscope.plan.models import Model
+from kvscope.reading import refusing
 from kvscope.record import replayed
 from kvscope.record.arrivals import arrivals_of
 from kvscope.record.records import Arrival, Scheduled
@@ -47,16 +48,18 @@ def write_study(directory: Path, path: Path, hardware: str, model: str | None) -
     workload = path.with_suffix(".jsonl")
     _require_place(path, workload)
     data.data_file(hardware)  # refuses a name that has none
-    window = read_window(directory)
-    facts, notes = window.facts, [*window.notes]  # tables have notes of their own
-    made = replayed.read(window)
-    requests = _requests(made)
-    if not requests:
-        raise BadInput(f"{directory}: no request has been recorded there yet")
-    described = _model(facts["model"], path.parent.parent, model)
-    notes += _left_out(made, requests, directory)
-    if differences := _differences(facts["model"], described):
-        notes.append(f"model: {described.name} is not the server's, {', '.join(differences)}")
+    with refusing(directory, "a recording"):
+        window = read_window(directory)
+        facts, notes = window.facts, [*window.notes]  # tables have notes of their own
+        made = replayed.read(window)
+        requests = _requests(made)
+        if not requests:
+            raise BadInput(f"{directory}: no request has been recorded there yet")
+        described = _model(facts["model"], path.parent.parent, model)
+        notes += _left_out(made, requests, directory)
+        if differences := _differences(facts["model"], described):
+            notes.append(f"model: {described.name} is not the server's, {', '.join(differences)}")
+        settings = _settings(facts, described, hardware, workload.name)
     with atomic_path(workload) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in _rows(made, requests))
     study = {
@@ -65,9 +68,7 @@ def write_study(directory: Path, path: Path, hardware: str, model: str | None) -
             f"What a server of vLLM {facts['vllm']} was asked for, with its settings, on modeled "
             f"hardware. `kvscope replay` wrote this file and {workload.name}."
         ),
-        "grids": [
-            {"name": "recording", "set": _settings(facts, described, hardware, workload.name)}
-        ],
+        "grids": [{"name": "recording", "set": settings}],
     }
     schema.write_for_editors(path.parent.parent)
     write_text(path, f"{schema.MODELINE}\n{documents.dump(study)}")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import pyarrow.parquet as pq
 from kvscope import limits
 from kvscope.errors import BadInput
 from kvscope.files import atomic_path
-from kvscope.reading import one_line, open_file
+from kvscope.reading import open_file, refusing
 from kvscope.tables.column import SCHEMA_VERSION, Table
 
 if TYPE_CHECKING:  # the workflow, which reads no table, does without
@@ -135,13 +134,9 @@ def check_file(table: Table, path: Path) -> str | None:
     return None
 
 
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
+def reading(path: Path) -> AbstractContextManager[None]:
     """Convert the errors that Arrow raises for a damaged file to BadInput."""
-    try:
-        yield
-    except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError) as error:
-        raise BadInput(f"{path}: not a readable Parquet file ({one_line(error)})") from None
+    return refusing(path, "Parquet")
 
 
 def _version(file: pq.ParquetFile) -> str:

@@ -22,7 +22,7 @@ from kvscope.plan import sources
 from kvscope.plan.fields import Label, Requests, Sha256, Tokens, impossible
 from kvscope.plan.parts import Conditions
 from kvscope.plan.workload import Lengths, Workload
-from kvscope.reading import one_line, read_bytes
+from kvscope.reading import one_line, read_bytes, refusing
 
 MIN_PROMPT_TOKENS = 4
 # A rule of thumb for English text; used where no tokenizer is given.
@@ -102,10 +102,8 @@ def _select(workload: ShareGPT, seed: int) -> tuple[Lengths, ...]:
 def _conversations(path: str, sha256: str) -> tuple[Conversation, ...]:
     """The first two turns of each conversation; the file is read once while its content stays."""
     content = read_bytes(Path(path), limits.LONGEST_SHAREGPT_BYTES)
-    try:
+    with refusing(Path(path), "JSON"):
         value = orjson.loads(content)
-    except orjson.JSONDecodeError as error:
-        raise BadInput(f"{path}: not readable as JSON ({error})") from None
     if not isinstance(value, list):
         raise BadInput(f"{path}: must be a list of conversations")
     return tuple(_first_turns(value, path))

@@ -22,7 +22,6 @@ from kvscope.collect.json_values import (
     require_list,
     to_int64,
 )
-from kvscope.collect.kv.zstd_lines import read_lines
 from kvscope.errors import BadInput
 from kvscope.events import (
     ALL_HEADS,
@@ -36,6 +35,7 @@ from kvscope.events import (
 )
 from kvscope.passes import PASS_PHASES, REQUEST_PHASES
 from kvscope.reading import short_repr
+from kvscope.zstd_lines import zstd_lines
 
 # Of version 1: mostly below 256, and read three times as fast then.
 _MOSTLY_SMALL = frozenset({"kind", "row", "block_position", "offset_tokens", "tokens"})
@@ -169,7 +169,8 @@ class Flush:
 
 def read_flushes(path: Path) -> Iterator[Flush]:
     """Read the flushes of a file in order. Raises BadInput with file, line and fault."""
-    lines = enumerate(read_lines(path), start=1)
+    remedy = "; trace fewer heads, by tracing.head_stride"
+    lines = enumerate(zstd_lines(path, limits.LONGEST_FLUSH_BYTES, remedy), start=1)
     return prefetch(parse_flush(line, path, number) for number, line in lines)
 
 

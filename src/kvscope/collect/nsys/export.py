@@ -6,15 +6,14 @@ value in any column, so that what is read is held against what is due there.
 
 import sqlite3
 import struct
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
-import adbc_driver_manager
 import adbc_driver_sqlite
 import adbc_driver_sqlite.dbapi
 import numpy as np
@@ -25,7 +24,7 @@ from kvscope import limits
 from kvscope.collect.nsys import schema
 from kvscope.collect.nsys.strings import Strings, as_utf8, cut, is_cut
 from kvscope.errors import BadInput
-from kvscope.reading import one_line, open_file
+from kvscope.reading import open_file, refusing, short_repr
 
 BATCH_ROWS = 1 << 17
 """Rows of one streamed batch, and so of one Parquet row group at most."""
@@ -33,20 +32,19 @@ BATCH_ROWS = 1 << 17
 _MAGIC = b"SQLite format 3\x00"
 _BESIDE = ("-journal", "-wal", "-shm")  # files that SQLite opens with a database
 _HINT = "make one with `nsys export --type sqlite`"
-_T = TypeVar("_T")
+_KIND = "an Nsight Systems export"
 
 
 @dataclass(frozen=True)
 class Query:
-    """What is streamed of a table: columns of `whole` numbers, null where a version has none, and
-    what SQL makes of any columns, by name: an expression, and its type.
+    """Columns to stream from a table: `integers`, null where a version has none, and `computed`
+    ones by name, each an SQL expression and its type.
 
-    `fractions` and `others` are columns that only `computed` and `where` speak of.
+    `others` are columns that only `computed` and `where` speak of.
     """
 
     table: str
     integers: tuple[str, ...]
-    reals: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     computed: Mapping[str, tuple[str, pa.DataType]] = field(default_factory=dict)
     where: str = "1"
@@ -63,8 +61,6 @@ class NsysExport:
     def __init__(self, path: Path) -> None:
         _check_header(path)
         self.path = path
-        self.warnings: list[str] = []
-        """What of the export is damaged, as sentences."""
         self.texts_cut = 0
         """Texts of which only the first limits.LONGEST_NAME characters are read, so far."""
         self._text_bytes = 0
@@ -78,7 +74,7 @@ class NsysExport:
             self.tables = {name for (name,) in self.rows(real)}
             if not self.tables & {*schema.METADATA, schema.STRINGS}:
                 raise BadInput(f"{path}: not an Nsight Systems export; {_HINT}")
-            self._check_pages()
+            self.rows("PRAGMA trusted_schema = OFF")
         except BaseException:
             self.close()
             raise
@@ -94,40 +90,16 @@ class NsysExport:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _check_pages(self) -> None:
-        """BadInput if SQLite finds a table damaged that is read; a warning if it is another."""
-        self.rows("PRAGMA trusted_schema = OFF")
-        self.rows("PRAGMA ignore_check_constraints = ON")
-        if self._find_damage() is None:
-            return
-        for table in sorted(self.tables & {*schema.READ}):
-            if (damage := self._find_damage(f"'{table}'")) is not None:
-                raise BadInput(f"{self.path}: table {table} is damaged ({damage})")
-        self.warnings.append("The export is damaged in tables that kvscope does not read.")
-
-    def _find_damage(self, of: str = "1") -> str | None:
-        """The first thing that SQLite finds wrong with the pages of a table, or of all."""
-        try:
-            found = str(self._small.execute(f"PRAGMA quick_check({of})").fetchone()[0])
-        except sqlite3.DatabaseError as error:
-            found = str(error)
-        return None if found == "ok" else one_line(found)
-
     # --- small questions, answered with Python objects
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """All rows of a query whose result is small."""
-        try:
-            return self._small.execute(sql).fetchall()
-        except sqlite3.DatabaseError as error:
-            raise self._damage_error(error) from None
+        return list(self.each(sql))
 
     def each(self, sql: str) -> Iterator[tuple[Any, ...]]:
         """The rows of a query, one after the other."""
-        try:
+        with refusing(self.path, _KIND):
             yield from self._small.execute(sql)
-        except sqlite3.DatabaseError as error:
-            raise self._damage_error(error) from None
 
     def columns(self, table: str) -> set[str]:
         """Names of a table's columns; none if the export does not have the table."""
@@ -174,12 +146,11 @@ class NsysExport:
         """The time that a table's first row has."""
         if column not in self.columns(table):
             return None
-        self._check_types(table, [column])
         rows = self.rows(f"SELECT {column} FROM {table} LIMIT 1")
-        time: int | None = rows[0][0] if rows else None
+        time = rows[0][0] if rows else None
         least, most = limits.TIMES_NS
-        if time is not None and not least <= time <= most:
-            raise self._bad_value(table, column, str(time), limits.TIMES_NS)
+        if time is not None and not (isinstance(time, int) and least <= time <= most):
+            raise self._bad_value(table, column, short_repr(time), limits.TIMES_NS)
         return time
 
     # --- large tables, streamed as Arrow
@@ -195,18 +166,17 @@ class NsysExport:
         with closing(self._large.cursor()) as cursor:
             batch_rows = adbc_driver_sqlite.StatementOptions.BATCH_ROWS.value
             cursor.adbc_statement.set_options(**{batch_rows: str(BATCH_ROWS)})
-            # Only reading is guarded: what the consumer raises (a full disk) is its own.
-            self._read_guarded(query, lambda: cursor.execute(self._sql(query)))
-            reader = self._read_guarded(query, cursor.fetch_record_batch)
-            while (batch := self._read_guarded(query, lambda: next(reader, None))) is not None:
-                yield self._check_batch(query, batch)
+            with refusing(self.path, _KIND):
+                cursor.execute(self._sql(query))
+                for batch in cursor.fetch_record_batch():
+                    yield self._check_batch(query, batch)
 
     def _sql(self, query: Query) -> str:
         """BadInput if the table has no start or end, without which no row means anything."""
         missing = {"start", "end"} - self.columns(query.table)
         if "start" in query.integers and missing:
             raise BadInput(f"{self.path}: table {query.table} has no column '{min(missing)}'")
-        known = self.select_list(query.table, (*query.integers, *query.reals, *query.others))
+        known = self.select_list(query.table, (*query.integers, *query.others))
         selected = {name: f'"{name}"' for name in query.integers}
         selected |= {name: sql for name, (sql, _) in query.computed.items()}
         return f"""
@@ -214,20 +184,12 @@ class NsysExport:
             FROM (SELECT rowid AS row, {known} FROM {query.table} NOT INDEXED)
             WHERE {query.where} ORDER BY {query.order}"""
 
-    def _read_guarded(self, query: Query, read: Callable[[], _T]) -> _T:
-        try:
-            return read()
-        except (adbc_driver_manager.Error, pa.ArrowException, OSError) as error:
-            self._check_all_types(query)
-            raise self._damage_error(error) from None
-
     def _check_batch(self, query: Query, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch, if every column is of the type and the range that is due."""
         columns = []
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             _, due = query.computed.get(name, (None, pa.int64()))
             if column.type != due and batch.num_rows:
-                self._check_all_types(query)
                 raise self._bad_value(query.table, name, f"{column.type}s", None)
             within = schema.BOUNDS.get(name)
             if within is not None and len(column):
@@ -239,19 +201,6 @@ class NsysExport:
                 raise self._bad_value(query.table, name, "no value", within)
             columns.append(as_utf8(column) if due == pa.string() and batch.num_rows else column)
         return pa.record_batch(columns, names=batch.schema.names)
-
-    def _check_all_types(self, query: Query) -> None:
-        self._check_types(query.table, query.integers)
-        self._check_types(query.table, query.reals, "'real', ")
-
-    def _check_types(self, table: str, columns: Collection[str], others: str = "") -> None:
-        """BadInput names the first value in one of the columns that is no number."""
-        for column in columns:
-            if column in self.columns(table):
-                strange = f"typeof(\"{column}\") NOT IN ({others}'integer', 'null')"
-                kind = f'SELECT typeof("{column}") FROM {table} NOT INDEXED WHERE {strange} LIMIT 1'
-                for (found,) in self.rows(kind):
-                    raise self._bad_value(table, column, f"a value of type {found}", None)
 
     def _bad_value(
         self, table: str, column: str, found: str, within: tuple[int, int] | None
@@ -299,21 +248,14 @@ class NsysExport:
             most = f"{limits.MOST_NAMES_BYTES:,} bytes"
             raise BadInput(f"{self.path}: its names take more than {most} (StringIds, NVTX_EVENTS)")
 
-    def _damage_error(self, error: Exception) -> BadInput:
-        return BadInput(f"{self.path}: damaged, or cannot be read to its end ({one_line(error)})")
-
 
 def _check_header(path: Path) -> None:
     """Refuse what is visibly not a whole SQLite file.
 
     SQLite itself reads a truncated file without complaint until it needs a page that is gone.
     """
-    try:
-        with open_file(path) as file:
-            header = file.read(100)
-        size = path.stat().st_size
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({error.strerror})") from None
+    with open_file(path) as file:
+        header, size = file.read(100), path.stat().st_size
     for suffix in _BESIDE:
         beside = path.with_name(path.name + suffix)
         if beside.exists() and not beside.is_file():

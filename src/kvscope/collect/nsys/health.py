@@ -13,7 +13,6 @@ def warnings(export: NsysExport) -> list[str]:
         *_version(export),
         *_graph_launches(export),
         *_silent_nvtx(export),
-        *export.warnings,
         *_truncated_texts(export),
     ]
 

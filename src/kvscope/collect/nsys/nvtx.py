@@ -138,8 +138,7 @@ def _read(export: NsysExport) -> pa.Table:
     query = Query(
         RANGES,
         whole,
-        FRACTION_PAYLOADS,
-        ("text",),
+        (*FRACTION_PAYLOADS, "text"),
         computed={
             "end": (f'COALESCE("end", {_open_until(export)})', pa.int64()),
             "open": ('"end" IS NULL', pa.int64()),

@@ -14,9 +14,11 @@ import zstandard
 
 from kvscope.collect.collector import collect_run
 from kvscope.collect.importer import Importer, imported_clock, provenance, write_tables
+from kvscope.errors import BadInput
 from kvscope.events import ATTENTION, K_READ, KINDS, V_READ
 from kvscope.files import atomic_path
 from kvscope.layout import tables_directory
+from kvscope.quantities import join_words
 from kvscope.runfile import KERNEL_EVENTS, TRACING, file_records, write_run
 from kvscope_paper.unboxkv.trace_flushes import (
     CYCLES_PER_TICK,
@@ -114,7 +116,7 @@ def import_trace(paths: Sequence[Path], out: Path, _: str | None = None) -> str:
 
     Raises BadInput if the files are no such traces.
     """
-    trace = KernelTraces.of(*read_records(paths))
+    trace = _read(paths)
     counts = Counts()
     facts = _facts(paths, trace)
     write_tables(out, {})
@@ -136,6 +138,15 @@ def _write(found: Iterator[Record], counts: Counts, path: Path) -> None:
         for flush in found:
             counts.add(flush)
             stream.write(orjson.dumps(flush) + b"\n")
+
+
+def _read(paths: Sequence[Path]) -> KernelTraces:
+    """The records of the files together; BadInput names the files if they are not of one run."""
+    writes, reads = read_records(paths)
+    try:
+        return KernelTraces.of(writes, reads)
+    except BadInput as error:
+        raise BadInput(f"{join_words([str(path) for path in paths])}: {error}") from None
 
 
 def _facts(paths: Sequence[Path], trace: KernelTraces) -> dict[str, Any]:

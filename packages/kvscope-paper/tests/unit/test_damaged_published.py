@@ -1,8 +1,6 @@
 """Published series and traces that are damaged or hostile: a run's directory, or one sentence."""
 
-import json
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,17 @@ from kernel_traces import Artifact
 from kvscope import tables
 from kvscope.collect.importer import import_run
 from kvscope.errors import BadInput
-from kvscope.runfile import RUN_FILE
+from kvscope.runfile import RUN_FILE, read_run
 from kvscope_paper.unboxkv import sizes
-from tests.unit.mutations import VALUES, altered, damaged, is_a_sentence, nested, shuffled
+from tests.unit.mutations import (
+    VALUES,
+    FileKind,
+    altered_lines,
+    joined,
+    json_lines,
+    nested,
+    shuffled,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
@@ -40,98 +46,69 @@ RECORDS = Artifact([20, 5], layers=1, steps=3).serve()
 WRITES, READS = RECORDS.writes, RECORDS.reads
 
 
-def sound_or_refused(kind: str, contents: dict[str, bytes]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder) / name for name in contents]
-        for path, content in zip(paths, contents.values(), strict=True):
-            path.write_bytes(content)
-        run = Path(folder) / "run"
-        try:
-            import_run(kind, paths, run)
-        except BadInput as refusal:
-            is_a_sentence(refusal)
-            assert not (run / RUN_FILE).exists()
-            return
-        for name in ("steps", "preemptions", "transfers"):
-            frame = tables.read(tables.TABLES[name], run / f"{name}.parquet")
-            beyond = ["copy_s"]  # of what was due, and so below 0 at times
-            numbers = frame.select_dtypes("number").drop(columns=beyond, errors="ignore")
-            assert not (numbers < 0).any(axis=None)
-        json.loads((run / RUN_FILE).read_text())
+KINDS = {"csv": "unboxkv-series", "json": "unboxkv-trace"}
 
 
-def series(steps: bytes, stats: bytes) -> None:
-    sound_or_refused("unboxkv-series", {"steps.csv": steps, "stats.csv": stats})
+def imported(path: Path) -> None:
+    """Import the files beside a published file, and it."""
+    run = path.parent / "run"
+    try:
+        import_run(KINDS[path.suffix[1:]], sorted(path.parent.glob(f"*{path.suffix}")), run)
+    except BadInput:
+        assert not (run / RUN_FILE).exists()
+        raise
+    for name in ("steps", "preemptions", "transfers"):
+        frame = tables.read(tables.TABLES[name], run / f"{name}.parquet")
+        beyond = ["copy_s"]  # of what was due, and so below 0 at times
+        numbers = frame.select_dtypes("number").drop(columns=beyond, errors="ignore")
+        assert not (numbers < 0).any(axis=None)
+    read_run(run)
 
 
-def trace(writes: bytes, reads: bytes) -> None:
-    contents = {"kv_write_pattern.json": writes, "kv_read_pattern.json": reads}
-    sound_or_refused("unboxkv-trace", contents)
-
-
-def json_lines(records: Any) -> bytes:
-    records = records if isinstance(records, list) else [records]
-    return "".join(json.dumps(record) + "\n" for record in records).encode()
-
-
-def test_the_examples_themselves_are_taken(tmp_path: Path) -> None:
-    for name, content in {"steps.csv": STEPS, "stats.csv": STATS}.items():
-        (tmp_path / name).write_text(content)
-    import_run("unboxkv-series", [tmp_path / "steps.csv", tmp_path / "stats.csv"], tmp_path / "a")
-    assert len(tables.read(tables.STEPS, tmp_path / "a" / "steps.parquet")) == 4
-    import_run("unboxkv-trace", RECORDS.files(tmp_path), tmp_path / "b")
-
-
-@given(damaged(STEPS.encode()))
-@settings(deadline=None)
-def test_a_damaged_step_series(content: bytes) -> None:
-    series(content, STATS.encode())
-
-
-@given(damaged(STATS.encode()))
-@settings(deadline=None)
-def test_a_damaged_stats_series(content: bytes) -> None:
-    series(STEPS.encode(), content)
-
-
-@given(shuffled(STATS.splitlines()))
-def test_a_series_in_another_order(lines: list[str]) -> None:
-    series(STEPS.encode(), "\n".join(lines).encode())
-
-
-@given(row=st.integers(1, 5), column=st.integers(0, 6), value=VALUES)
-def test_a_series_of_other_values(row: int, column: int, value: Any) -> None:
+@st.composite
+def other_fields(draw: st.DrawFn) -> bytes:
+    """The stats series with another value in a field."""
     rows = [line.split(",") for line in STATS.splitlines()]
-    rows[row][column] = str(value)
-    series(STEPS.encode(), "\n".join(map(",".join, rows)).encode())
+    rows[draw(st.integers(1, 5))][draw(st.integers(0, 6))] = str(draw(VALUES))
+    return joined(*map(",".join, rows))
 
 
-@given(damaged(json_lines(WRITES)))
-@settings(deadline=None)
-def test_damaged_writes(content: bytes) -> None:
-    trace(content, json_lines(READS))
+def of_lines(text: str) -> st.SearchStrategy[bytes]:
+    return shuffled(text.splitlines()).map(lambda lines: joined(*lines))
 
 
-@given(damaged(json_lines(READS)))
-@settings(deadline=None)
-def test_damaged_reads(content: bytes) -> None:
-    trace(json_lines(WRITES), content)
+WRITE_FILE, READ_FILE = "kv_write_pattern.json", "kv_read_pattern.json"
+FILES = (
+    FileKind(
+        "steps.csv", STEPS.encode(), imported, (of_lines(STEPS),), {"stats.csv": STATS.encode()}
+    ),
+    FileKind(
+        *("stats.csv", STATS.encode(), imported),
+        (of_lines(STATS), other_fields()),
+        {"steps.csv": STEPS.encode()},
+    ),
+    FileKind(
+        *(WRITE_FILE, json_lines(WRITES), imported),
+        (altered_lines(WRITES),),
+        {READ_FILE: json_lines(READS)},
+    ),
+    FileKind(
+        *(READ_FILE, json_lines(READS), imported),
+        (altered_lines(READS),),
+        {WRITE_FILE: json_lines(WRITES)},
+    ),
+    FileKind(READ_FILE, json_lines(READS), imported, (altered_lines(READS),)),
+)
 
 
-@given(altered(WRITES))
-def test_writes_of_other_values(records: Any) -> None:
-    trace(json_lines(records), json_lines(READS))
-
-
-@given(altered(READS))
-def test_reads_of_other_values(records: Any) -> None:
-    trace(json_lines(WRITES), json_lines(records))
-
-
-@given(altered(READS))
-@settings(deadline=None)
-def test_reads_alone_of_other_values(records: Any) -> None:
-    sound_or_refused("unboxkv-trace", {"kv_read_pattern.json": json_lines(records)})
+@pytest.mark.parametrize("kind", FILES, ids=lambda kind: f"{kind.name} of {len(kind.beside) + 1}")
+@given(data=st.data())
+@settings(max_examples=20)
+def test_a_damaged_file_is_imported_or_refused_in_one_sentence(
+    kind: FileKind, data: st.DataObject
+) -> None:
+    assert kind.refusal(kind.sound) is None
+    kind.refusal(data.draw(kind.contents))
 
 
 def refusal(tmp_path: Path, kind: str, *contents: str) -> str:
@@ -198,7 +175,7 @@ def test_records_that_no_kernel_writes(tmp_path: Path, writes: str, wrong: str) 
 
 def test_each_record_of_a_pass_of_its_own_costs_the_same(tmp_path: Path) -> None:
     """Were passes looked for by each step anew, this would take minutes."""
-    passes = [READS[-1] | {"step": step} for step in range(2, 3000)]
+    passes = [READS[-1] | {"step": step} for step in range(2, 600)]
     assert import_run("unboxkv-trace", written(tmp_path, json_lines(passes)), tmp_path / "run")
 
 
