@@ -117,24 +117,22 @@ class Server:
         """Record into a directory; yields the writer. The methods are vLLM's own afterwards."""
         from vllm.version import __version__
 
+        from kvscope.engine.marks import Marks
         from kvscope.record.facts import facts_of
-        from kvscope.record.observer import SchedulerObserver
         from kvscope.record.options import RecordOptions
+        from kvscope.record.recorder import ServerRecorder
         from kvscope.record.writer import Writer
 
         directory.mkdir(exist_ok=True)
         scheduler = self.core.scheduler
-        owners = (scheduler, scheduler.kv_cache_manager)
-        before = [dict(vars(owner)) for owner in owners]
         writer = Writer(RecordOptions(directory, KEEP_BYTES))
-        SchedulerObserver(scheduler, writer, facts_of(scheduler, __version__))
+        recorder = ServerRecorder(writer, facts_of(scheduler, __version__))
+        observer = recorder.observe(scheduler, Marks())
         try:
             yield writer
         finally:
             writer.close()
-            for owner, had in zip(owners, before, strict=True):
-                for name in vars(owner).keys() - had.keys():
-                    delattr(owner, name)
+            observer.release()
 
     def round(self) -> list[tuple[float, float]]:
         """Serve the requests of a step; of each step its seconds, and the processor's."""
@@ -191,22 +189,27 @@ class Own:
     @contextmanager
     def read(self) -> Iterator[None]:
         """Read it of the recorders that are made meanwhile, and are closed by then."""
-        from kvscope.record.observer import SchedulerObserver
+        from kvscope.record.recorder import ServerRecorder
         from kvscope.record.writer import Writer
 
-        safely, run = SchedulerObserver._safely, Writer._run
+        guarded, run = ServerRecorder.guarded, Writer._run
 
-        def timed_safely(observer: Any, *args: Any, **kwargs: Any) -> None:
-            start = time.thread_time()
-            safely(observer, *args, **kwargs)
-            self.engine_s += time.thread_time() - start
+        def timed_guarded(recorder: Any, take: Callable[..., None]) -> Callable[..., None]:
+            safely = guarded(recorder, take)
+
+            def timed(*args: Any, **kwargs: Any) -> None:
+                start = time.thread_time()
+                safely(*args, **kwargs)
+                self.engine_s += time.thread_time() - start
+
+            return timed
 
         def timed_run(writer: Any) -> None:
             run(writer)
             self.thread_s += time.thread_time()
 
         with (
-            mock.patch.object(SchedulerObserver, "_safely", timed_safely),
+            mock.patch.object(ServerRecorder, "guarded", timed_guarded),
             mock.patch.object(Writer, "_run", timed_run),
         ):
             yield

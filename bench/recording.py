@@ -3,7 +3,7 @@
     python bench/recording.py [--rounds 200] [--write]
 
 One engine of tiny-llama serves the same requests over and over, its passes scheduled in turns by
-vLLM's own scheduler and by kvscope's recording one (`mixed`) with its layer hooks. A machine's
+vLLM's own scheduler and by kvscope's (`mixed`), which is observed, as are its layers. A machine's
 speed drifts by far more than recording costs, so each serving is compared with its neighbour: the
 figures are medians over the rounds of (median recorded / median plain), with 95 % intervals by
 bootstrap. --write stores them under bench/results/.
@@ -49,18 +49,21 @@ def serving(engine: Any, requests: Any, observed: bool) -> tuple[list[float], li
 
     from kvscope.engine.marks import Marks
     from kvscope.engine.recording import Recording
-    from kvscope.engine.scheduler import RecordingScheduler
+    from kvscope.engine.scheduler import PolicyScheduler
     from kvscope.run.serving import submit
 
-    engine.scheduler.begin(Recording(), Marks())
+    engine.begin(Recording(), Marks())
     engine.timer.remove()
-    engine.scheduler.__class__ = RecordingScheduler if observed else Scheduler
+    engine.recorder.observer.release()
+    engine.scheduler.__class__ = PolicyScheduler if observed else Scheduler
     if observed:
+        engine.recorder.observe(engine.scheduler)
         engine.llm.apply_model(engine.timer.install)
     passes: list[float] = []
     schedules: list[float] = []
     step = engine.vllm.step
     engine.vllm.step = stopwatch(step, passes)
+    schedule = vars(engine.scheduler).get("schedule")  # of the observer
     engine.scheduler.schedule = stopwatch(engine.scheduler.schedule, schedules)
     gc.collect()
     try:
@@ -70,8 +73,10 @@ def serving(engine: Any, requests: Any, observed: bool) -> tuple[list[float], li
             engine.vllm.step()
     finally:
         engine.vllm.step = step
-        del engine.scheduler.schedule  # the stopwatch hid the class's own
-        engine.scheduler.__class__ = RecordingScheduler
+        del engine.scheduler.schedule
+        if schedule is not None:
+            engine.scheduler.schedule = schedule
+        engine.scheduler.__class__ = PolicyScheduler
     return passes, schedules
 
 

@@ -71,9 +71,9 @@ def serving(engine: Any, requests: Any, mode: str, phase: str) -> dict[str, Any]
     from kvscope.run.serving import serve
 
     recording = Recording()
-    engine.scheduler.begin(recording, Marks())
+    engine.begin(recording, Marks())
     tracer = engine.tracer
-    engine.scheduler.tracer = tracer if mode in STRIDES else None
+    engine.recorder.tracer = tracer if mode in STRIDES else None
     if mode in STRIDES:
         tracer.clear()
         tracer.head_stride = STRIDES[mode]

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
 from kvscope.engine.batching.prefill_first import PrefillFirst
-from kvscope.engine.scheduler import GatedQueue, RecordingScheduler
+from kvscope.engine.scheduler import GatedQueue, PolicyScheduler
 
 pytestmark = pytest.mark.engine
 LIMIT = 5
@@ -41,7 +41,7 @@ class Seen:
 
 def scheduler(running: int, waiting: str, swapped: str = "", room: bool = True) -> Any:
     """A scheduler with so many running requests, and waiting ones of one letter each."""
-    made: Any = object.__new__(RecordingScheduler)
+    made: Any = object.__new__(PolicyScheduler)
     made.running = [request(f"r{n}") for n in range(running)]
     made.waiting = GatedQueue(request(name) for name in waiting)
     made.kv_holding_waiting, made._undone = GatedQueue(), None

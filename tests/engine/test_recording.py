@@ -1,4 +1,4 @@
-"""What the scheduler, the layer timer and the serving loop note, by a clock that the test sets."""
+"""What is noted of a scheduler, of its layers and of requests, by a clock that the test sets."""
 
 from hashlib import sha256
 from types import SimpleNamespace
@@ -10,17 +10,12 @@ import torch
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
-from vllm.v1.core.sched.scheduler import Scheduler
-
-from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.engine.layers import LayerTimer
 from kvscope.engine.marks import Marks
-from kvscope.engine.overflow.forecast import Forecast
 from kvscope.engine.overflow.host_tier import HostTier
-from kvscope.engine.overflow.policy import OverflowPolicy
 from kvscope.engine.port import Finished
 from kvscope.engine.recording import Recording, ScheduledRequest
-from kvscope.engine.scheduler import RecordingScheduler
+from kvscope.engine.run_recorder import RunRecorder
 from kvscope.run.progress import Progress
 from kvscope.run.recorder import RequestState
 from kvscope.run.serving import ServingResult, requests_table, serve
@@ -72,64 +67,162 @@ def scheduled(tokens: int, preempted: tuple[str, ...] = (), finished: tuple[str,
     )
 
 
+class Scheduling:
+    """A scheduler that takes 5 ms to schedule and 3 ms to take in what a pass gave."""
+
+    def __init__(self, time: Time) -> None:
+        self.time = time
+        self.planned: list[Any] = []
+        self.waiting, self.tier = list[str](), HostTier()
+        self.free = SimpleNamespace(num_free_blocks=9)
+        self.kv_cache_manager = SimpleNamespace(
+            block_pool=SimpleNamespace(free_block_queue=self.free),
+            record_prefix_cache_stats=lambda request, num_hits: None,
+        )
+        self.ranks, self.prefix_cache, self.one_block_table = False, None, True
+
+    def add_request(self, request: Any) -> None:
+        """Take a request."""
+
+    def schedule(self, throttle_prefills: bool = False) -> Any:
+        return self.time.take(5, self.planned.pop(0))
+
+    def update_from_output(self, plan: Any, output: Any) -> str:
+        return self.time.take(3, "outputs")  # type: ignore[no-any-return]
+
+    def has_unfinished_requests(self) -> bool:
+        return True
+
+    def _free_request(self, request: Any) -> None:
+        """A request has ended."""
+
+    def _preempt_request(self, request: Any) -> None:
+        """A request loses its blocks."""
+
+    def shutdown(self) -> None:
+        """End."""
+
+    def end(self, *names: str) -> None:
+        for name in names:
+            self._free_request(SimpleNamespace(request_id=name, num_preemptions=0))
+
+
 @pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch, time: Time) -> RecordingScheduler:
-    """A scheduler whose vLLM takes 5 ms to schedule and 3 ms to take in what a pass gave."""
-    made = object.__new__(RecordingScheduler)
-    made.recording, made.marks, made.tracer = Recording(), Marks(), None
-    made.block_size, made.clock, made._rank, made._allocated = 4, time, None, {}
-    made.kv_groups, made.one_block_table = (), True
-    made._undone, made._idle_since_ns = None, None
-    made.batching, made.overflow = BatchingPolicy(name="b"), OverflowPolicy(name="o")
-    made._finished, made._preempted, made._in_flight = set(), set(), None
-    made.connector, made.tier, made.forecast = None, HostTier(), Forecast(made)
-    made.waiting, made._free = [], SimpleNamespace(num_free_blocks=9)  # type: ignore[assignment]
-    monkeypatch.setattr(Scheduler, "schedule", lambda self, _: time.take(5, self.planned.pop(0)))
-    monkeypatch.setattr(Scheduler, "update_from_output", lambda *_: time.take(3, "outputs"))
+def scheduler(time: Time) -> Scheduling:
+    """The scheduler that is observed."""
+    return Scheduling(time)
+
+
+@pytest.fixture
+def recorder(scheduler: Any, time: Time) -> RunRecorder:
+    """The recorder of the scheduler."""
+    made = RunRecorder(time)
+    made.observe(scheduler)
     return made
 
 
 def test_a_pass_lasts_from_before_its_schedule_until_its_tokens_are_taken_in(
-    watched: Any, time: Time
+    recorder: RunRecorder, scheduler: Scheduling, time: Time
 ):
-    watched.planned, began = [scheduled(4)], time.ns
-    plan = watched.schedule()
+    scheduler.planned, began = [scheduled(4)], time.ns
+    plan = scheduler.schedule()
+    assert {*recorder.observer.under_way} == {"7-ab"}
     time.take(100)
     answer = SimpleNamespace(sampled_token_ids=[[5, 6]], req_id_to_index={"7-ab": 0})
-    assert watched.update_from_output(plan, answer) == "outputs"
-    (record,) = watched.recording.passes
+    assert scheduler.update_from_output(plan, answer) == "outputs"
+    assert not recorder.observer.under_way
+    (record,) = recorder.recording.passes
     instants = record.schedule_start_ns, record.schedule_end_ns, record.output_ns, record.end_ns
     assert [(instant - began) / MS for instant in instants] == [0, 5, 105, 108]
     (row,) = record.batch()
     assert row == ScheduledRequest("7", 4, 9, [5, 6], 0)
 
 
-def test_an_empty_schedule_is_no_pass_and_the_next_one_tells_of_it(watched: Any):
-    empty, full = scheduled(0, ("a",), ("x",)), scheduled(4, ("b",), ("y",))
-    watched.planned = [empty, full, scheduled(4)]
-    watched.update_from_output(watched.schedule(), None)
-    assert watched.recording.passes == []
-    watched.schedule()
-    watched.schedule()
-    one, other = watched.recording.passes
-    assert (one.preempted, one.finished_before) == (2, {"x", "y"})
-    assert (other.preempted, other.finished_before) == (0, set())
-
-
-def test_a_pass_notes_what_waits_and_what_is_free_once_it_is_scheduled(
-    watched: Any, monkeypatch: pytest.MonkeyPatch
+def test_an_empty_schedule_is_no_pass_and_the_next_one_tells_of_it(
+    recorder: RunRecorder, scheduler: Scheduling
 ):
-    def schedule(self: Any, _: bool) -> Any:
-        self.waiting, self._free.num_free_blocks = ["one"], 2
-        self.tier.host_blocks_used = 6
-        return scheduled(4)
+    scheduler.planned = [scheduled(0, ("a",)), scheduled(4, ("b",)), scheduled(4)]
+    scheduler.end("x-1")
+    scheduler.update_from_output(scheduler.schedule(), None)
+    assert recorder.recording.passes == []
+    scheduler.end("y-1")
+    scheduler.schedule()
+    scheduler.schedule()
+    one, other = recorder.recording.passes
+    assert (one.preempted, one.finished_before) == (2, ["x", "y"])
+    assert (other.preempted, other.finished_before) == (0, [])
 
-    monkeypatch.setattr(Scheduler, "schedule", schedule)
-    watched.waiting = ["one", "two", "three"]
-    watched.tier = SimpleNamespace(host_blocks_used=0)
-    watched.schedule()
-    (record,) = watched.recording.passes
+
+def test_what_a_repeat_left_is_not_told_in_the_next(recorder: RunRecorder, scheduler: Scheduling):
+    scheduler.planned = [scheduled(4), scheduled(0, ("a",)), scheduled(4)]
+    scheduler.schedule()
+    scheduler.end("x-1")
+    scheduler.schedule()
+    first, second = recorder.recording, Recording()
+    recorder.begin(second, Marks())
+    scheduler.schedule()
+    (record,) = second.passes
+    assert (record.preempted, record.finished_before, record.load_wait_ns) == (0, [], 0)
+    assert (len(first.passes), recorder.observer.step) == (1, 1)
+
+
+@pytest.mark.parametrize(("asynchronous", "waited_ms"), [(False, 0), (True, 25)])
+def test_a_pass_waits_for_copies_since_the_first_empty_schedule_before_it(
+    scheduler: Any, time: Time, asynchronous: bool, waited_ms: int
+):
+    scheduler.tier.asynchronous = asynchronous
+    scheduler._update_waiting_for_remote_kv = lambda request: None
+    recorder = RunRecorder(time)
+    recorder.observe(scheduler)
+    scheduler.planned = [scheduled(0), scheduled(0), scheduled(4), scheduled(4)]
+    for _ in range(2):
+        scheduler.schedule()
+        time.take(7.5)
+    scheduler.schedule()
+    scheduler.schedule()
+    found = [record.load_wait_ns / MS for record in recorder.recording.passes]
+    assert found == [waited_ms, 0]
+
+
+def test_nobody_waits_for_copies_once_all_requests_have_ended(scheduler: Any, time: Time):
+    scheduler.tier.asynchronous = True
+    scheduler._update_waiting_for_remote_kv = lambda request: None
+    scheduler.has_unfinished_requests = lambda: False
+    recorder = RunRecorder(time)
+    recorder.observe(scheduler)
+    scheduler.planned = [scheduled(0), scheduled(4)]
+    scheduler.schedule()
+    scheduler.end("x-1")
+    scheduler.schedule()
+    assert recorder.recording.passes[0].load_wait_ns == 0
+
+
+def test_a_pass_notes_what_waits_and_what_is_free_once_it_is_scheduled(time: Time):
+    class Busy(Scheduling):
+        def schedule(self, throttle_prefills: bool = False) -> Any:
+            self.waiting, self.free.num_free_blocks = ["one"], 2
+            self.tier.host_blocks_used = 6  # type: ignore[misc]
+            return scheduled(4)
+
+    busy: Any = Busy(time)
+    busy.waiting = ["one", "two", "three"]
+    busy.tier = SimpleNamespace(host_blocks_used=0, asynchronous=False)
+    recorder = RunRecorder(time)
+    recorder.observe(busy)
+    busy.schedule()
+    (record,) = recorder.recording.passes
     assert (record.waiting, record.kv_blocks_free, record.host_blocks_used) == (1, 2, 6)
+
+
+def test_a_scheduler_that_is_released_has_its_own_methods_and_is_observed_no_more(
+    recorder: RunRecorder, scheduler: Scheduling
+):
+    assert "schedule" in vars(scheduler)
+    recorder.observer.release()
+    assert not [name for name, value in vars(scheduler).items() if callable(value)]
+    scheduler.planned = [scheduled(4)]
+    scheduler.schedule()
+    assert recorder.recording.passes == []
 
 
 # --- the layer timer
@@ -146,28 +239,28 @@ class Slow(torch.nn.Module):
         return self.time.take(self.ms, hidden)
 
 
-def test_a_layer_takes_from_the_start_of_its_forward_to_its_end(watched: Any, time: Time):
+def test_a_layer_takes_from_the_start_of_its_forward_to_its_end(recorder: RunRecorder, time: Time):
     model = torch.nn.Module()
     model.blocks = torch.nn.ModuleList(Slow(time, ms) for ms in (2, 11, 4))
-    assert LayerTimer(watched).install(model) == 3
-    watched.recording.passes += [None, None]
+    assert LayerTimer(recorder).install(model) == 3
+    recorder.recording.passes += [None, None]  # type: ignore[list-item]
     began = time.ns
     for block in model.blocks:
         time.take(1)
         block(torch.zeros(1))
-    found = np.array(watched.recording.layers).reshape(-1, 4)
+    found = np.array(recorder.recording.layers).reshape(-1, 4)
     assert found[:, :2].tolist() == [[1, 0], [1, 1], [1, 2]]
     assert ((found[:, 2:] - began) / MS).tolist() == [[1, 3], [4, 15], [16, 20]]
 
 
 def test_what_is_due_before_the_layers_of_a_pass_is_done_once_and_then_no_more(
-    watched: Any, time: Time
+    recorder: RunRecorder, time: Time
 ):
     model, done = torch.nn.Module(), list[int]()
     model.blocks = torch.nn.ModuleList(Slow(time, 1) for _ in range(2))
-    timer = LayerTimer(watched)
+    timer = LayerTimer(recorder)
     timer.install(model)
-    watched.recording.passes.append(None)
+    recorder.recording.passes.append(None)  # type: ignore[arg-type]
     hook = timer.before_layers(lambda: done.append(time.ns))
     began = time.ns
     for block in model.blocks:

@@ -8,10 +8,10 @@ from typing import Any
 
 from vllm.v1.request import Request, RequestStatus
 
-from kvscope.engine.scheduler import RecordingScheduler
+from kvscope.engine.scheduler import PolicyScheduler
 
 
-def admit_as_0_4_2(scheduler: RecordingScheduler) -> None:
+def admit_as_0_4_2(scheduler: PolicyScheduler) -> None:
     """Have the scheduler admit and continue requests by the rules of vLLM 0.4.2.
 
     - A running request goes on only if a block is free, whether it needs one or not

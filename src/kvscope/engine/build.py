@@ -21,7 +21,8 @@ from kvscope.engine.overflow.policy import OverflowPolicy
 from kvscope.engine.overflow.victims import rank_of
 from kvscope.engine.port import Finished
 from kvscope.engine.recording import Recording
-from kvscope.engine.scheduler import RecordingScheduler
+from kvscope.engine.run_recorder import RunRecorder
+from kvscope.engine.scheduler import PolicyScheduler
 from kvscope.engine.weights import LOAD_FORMAT
 from kvscope.errors import BadInput, KvscopeError
 from kvscope.kv_plan import KINDS, KvGroup
@@ -42,7 +43,8 @@ class VllmEngine:
 
     llm: Any
     platform: "Platform"
-    scheduler: RecordingScheduler
+    scheduler: PolicyScheduler
+    recorder: RunRecorder
     timer: LayerTimer | None
     layers: int
     tracer: "Tracer | None" = None
@@ -99,7 +101,9 @@ class VllmEngine:
         caches = worker_tier().layers
         swaps = SwapChecks(caches, self.scheduler.blocks_of)
         watched = [self.scheduler.tier] if caches else []
-        hook = self.timer.before_layers(lambda: swaps.compare_resumed(self.scheduler.scheduled))
+        hook = self.timer.before_layers(
+            lambda: swaps.compare_resumed(self.recorder.observer.under_way)
+        )
         checkable = [layer for layer in self.attention if hasattr(layer, "gathered")]
         for layer in checkable:
             layer.checks = outputs
@@ -125,12 +129,12 @@ class VllmEngine:
 
     def begin(self, recording: Recording, marks: Marks) -> None:
         """Record into `recording` from now on; its passes are numbered from 0."""
-        self.scheduler.begin(recording, marks)
+        self.recorder.begin(recording, marks)
 
     @property
     def passes(self) -> int:
         """Passes since `begin`."""
-        return self.scheduler.next_step
+        return self.recorder.observer.step
 
     def submit(
         self,
@@ -173,7 +177,7 @@ class VllmEngine:
             Finished(
                 output.request_id,
                 output.outputs[0].token_ids,
-                self.scheduler.recording.passes[-1].end_ns,
+                self.recorder.recording.passes[-1].end_ns,
                 take_choices(output.request_id),
             )
             for output in self.vllm.step()
@@ -258,7 +262,7 @@ def engine_arguments(
         "watermark": experiment.cache.watermark,
         "async_scheduling": False,
         "disable_log_stats": True,
-        "scheduler_cls": RecordingScheduler,
+        "scheduler_cls": PolicyScheduler,
     }
     if experiment.workload.forces_outputs and experiment.device.allocates:
         arguments["logits_processors"] = [outputs.FORCE]
@@ -305,13 +309,14 @@ def run_engine(platform: "Platform", directory: Path | None = None) -> Iterator[
         check_limits(experiment, core.scheduler, batching)
         check_groups(core.scheduler.kv_groups, experiment)
         rank = rank_of(overflow, experiment)
-        core.scheduler.attach(batching, overflow, platform.clock, tracer, rank)
-        platform.observe(core.scheduler)
+        core.scheduler.attach(batching, overflow, platform.clock, rank)
+        recorder = RunRecorder(platform.clock, tracer)
+        platform.observe(core.scheduler, recorder)
         if experiment.cache.admission == VLLM_0_4_2:
             admit_as_0_4_2(core.scheduler)
-        core.scheduler.note_allocations()
+        recorder.observe(core.scheduler)  # after all that takes part in deciding
         try:
-            yield _observed(llm, platform, core.scheduler, tracer)
+            yield _observed(llm, platform, core.scheduler, recorder)
         finally:
             platform.shut_down(llm)
             del llm, core
@@ -319,7 +324,7 @@ def run_engine(platform: "Platform", directory: Path | None = None) -> Iterator[
 
 
 def check_limits(
-    experiment: Experiment, scheduler: RecordingScheduler, batching: BatchingPolicy
+    experiment: Experiment, scheduler: PolicyScheduler, batching: BatchingPolicy
 ) -> None:
     """Raise BadInput if vLLM cuts no prompts, caches no prefixes, or fills passes otherwise.
 
@@ -346,16 +351,17 @@ def check_limits(
 
 
 def _observed(
-    llm: Any, platform: "Platform", scheduler: RecordingScheduler, tracer: "Tracer | None"
+    llm: Any, platform: "Platform", scheduler: PolicyScheduler, recorder: RunRecorder
 ) -> VllmEngine:
     """The engine, with its layers timed and its attention traced where there are any."""
+    tracer, layers = recorder.tracer, platform.experiment.model.layers
     if not platform.experiment.device.allocates:
-        return VllmEngine(llm, platform, scheduler, None, platform.experiment.model.layers, tracer)
+        return VllmEngine(llm, platform, scheduler, recorder, None, layers, tracer)
     llm.apply_model(lambda model: worker_tier().attach(model, platform))
     check_layout(platform.experiment, scheduler.kv_groups)
-    timer = LayerTimer(scheduler)
+    timer = LayerTimer(recorder)
     layers = llm.apply_model(timer.install)[0]
     own = llm.apply_model(find_own_attention)[0]
     for layer in own:
         layer.tracer = tracer
-    return VllmEngine(llm, platform, scheduler, timer, layers, tracer, own)
+    return VllmEngine(llm, platform, scheduler, recorder, timer, layers, tracer, own)

@@ -1,10 +1,11 @@
-"""Host time of every transformer block, by PyTorch's forward hooks.
+"""Host time of every transformer block.
 
 On a GPU this is the time to launch the block's kernels; the kernels' own times come from the
 profiler, which finds them through the same ranges.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +13,7 @@ import torch
 from kvscope.ranges import LAYER
 
 if TYPE_CHECKING:
-    from kvscope.engine.scheduler import RecordingScheduler
+    from kvscope.engine.run_recorder import RunRecorder
 
 
 def transformer_blocks(model: torch.nn.Module) -> torch.nn.ModuleList:
@@ -22,22 +23,21 @@ def transformer_blocks(model: torch.nn.Module) -> torch.nn.ModuleList:
 
 
 class LayerTimer:
-    """Records start and end of every transformer block in the scheduler's recording."""
+    """Records start and end of every transformer block in a recording.
 
-    def __init__(self, scheduler: "RecordingScheduler") -> None:
-        self._scheduler = scheduler
-        self._start_ns = 0
-        self._handles: list[Any] = []
-        self._first: torch.nn.Module | None = None
+    Their `forward` is wrapped. Hooks would have PyTorch take a slower way to call it.
+    """
+
+    def __init__(self, recorder: "RunRecorder") -> None:
+        self._recorder = recorder
+        self._blocks: Sequence[Any] = ()
 
     def install(self, model: torch.nn.Module) -> int:
-        """Hook all transformer blocks of `model`; returns their number."""
-        blocks = transformer_blocks(model)
-        self._first = blocks[0]
-        for layer, block in enumerate(blocks):
-            self._handles.append(block.register_forward_pre_hook(self._before(layer)))
-            self._handles.append(block.register_forward_hook(self._after(layer)))
-        return len(blocks)
+        """Time all transformer blocks of `model`; returns their number."""
+        self._blocks = [*transformer_blocks(model)]
+        for layer, block in enumerate(self._blocks):
+            block.forward = self._timed(layer, block.forward)
+        return len(self._blocks)
 
     def before_layers(self, action: Callable[[], None]) -> Any:
         """Call `action` before the first block of each pass; returns a handle with `remove()`.
@@ -45,28 +45,26 @@ class LayerTimer:
         At that point the copies of the pass have been issued, and its new tokens are not in the
         cache yet.
         """
-        assert self._first is not None
-        return self._first.register_forward_pre_hook(lambda _module, _args: action())
+        return self._blocks[0].register_forward_pre_hook(lambda _module, _args: action())
 
     def remove(self) -> None:
-        """Remove the hooks."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        """Time no block any more."""
+        for block in self._blocks:
+            del block.forward
+        self._blocks = ()
 
-    def _before(self, layer: int) -> Any:
-        def hook(_module: torch.nn.Module, _args: Any) -> None:
-            self._scheduler.marks.push(LAYER, layer)
-            self._start_ns = self._scheduler.clock.now_ns()
+    def _timed(self, layer: int, forward: Callable[..., Any]) -> Callable[..., Any]:
+        recorder, now_ns = self._recorder, self._recorder.clock.now_ns
 
-        return hook
+        @wraps(forward)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            recorder.marks.push(LAYER, layer)
+            start_ns = now_ns()
+            outputs = forward(*args, **kwargs)
+            end_ns = now_ns()
+            recorder.marks.pop()
+            recording = recorder.recording
+            recording.layers.extend((len(recording.passes) - 1, layer, start_ns, end_ns))
+            return outputs
 
-    def _after(self, layer: int) -> Any:
-        def hook(_module: torch.nn.Module, _args: Any, _output: Any) -> None:
-            scheduler = self._scheduler
-            end_ns = scheduler.clock.now_ns()
-            scheduler.marks.pop()
-            recording = scheduler.recording
-            recording.layers.extend((len(recording.passes) - 1, layer, self._start_ns, end_ns))
-
-        return hook
+        return timed

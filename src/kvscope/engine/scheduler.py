@@ -1,39 +1,27 @@
-"""A subclass of vLLM's scheduler that records every forward pass and applies the policies.
+"""A subclass of vLLM's scheduler that applies the policies; `engine.observer` sees what it does."""
 
-The engine runs in this process without asynchronous scheduling, so a pass is `schedule()` → forward
-pass and sampling → `update_from_output()`. The two overridden methods bracket the forward pass; the
-sampled tokens are on the host when the second one is called.
-"""
-
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.request_queue import FCFSRequestQueue, SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
+from kvscope.actions import RECOMPUTE
 from kvscope.engine.batching.policy import BatchingPolicy
-from kvscope.engine.clock import Clock, HostClock
+from kvscope.engine.clock import Clock
 from kvscope.engine.kv_groups import groups_of, in_order
-from kvscope.engine.marks import Marks
 from kvscope.engine.overflow.forecast import Forecast
 from kvscope.engine.overflow.host_tier import scheduler_tier
-from kvscope.engine.overflow.policy import OverflowPolicy
+from kvscope.engine.overflow.policy import OverflowPolicy, Preempted
 from kvscope.engine.overflow.victims import Rank
 from kvscope.engine.prefix_cache import PrefixCache
-from kvscope.engine.recording import PassRecord, PreemptionRecord, Recording
-from kvscope.engine.scheduled import BlockTables, batch_rows, external_id
 from kvscope.kv_plan import has_one_block_table
-from kvscope.ranges import FORWARD_PASS
-
-if TYPE_CHECKING:
-    from kvscope.engine.attention.tracer import Tracer
 
 
 class GatedQueue(FCFSRequestQueue):
@@ -52,8 +40,8 @@ class HiddenRequests(list[Request]):
         return True
 
 
-class RecordingScheduler(Scheduler):
-    """The scheduler of every kvscope run; `recording` holds its records.
+class PolicyScheduler(Scheduler):
+    """The scheduler of every kvscope run.
 
     The batching policy fills each pass, and may hide requests from vLLM while it does. The overflow
     policy ranks the running requests and returns the action for a preempted request's blocks.
@@ -66,27 +54,19 @@ class RecordingScheduler(Scheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.recording = Recording()
-        self.marks = Marks()
         self.waiting = GatedQueue()
         self.kv_holding_waiting = GatedQueue()  # their blocks are being loaded, or have been
         self.batching = BatchingPolicy(name="")
         self.overflow = OverflowPolicy(name="")
-        self.clock: Clock = HostClock()
-        self.tracer: Tracer | None = None
+        self.carried_out = Preempted(RECOMPUTE)  # for the last victim
         self.tier = scheduler_tier(self.connector)
         self.forecast = Forecast(self)
         self.watermark_when_idle = False  # vLLM has no watermark while nothing runs
         self.kept_free = 0  # blocks that must be free for a running request to go on
         self._rank: Rank | None = None
         self._hidden: list[Request] = []  # running requests that vLLM does not see
-        self._finished: set[str] = set()  # reported by empty schedules
-        self._preempted: set[str] = set()  # reported by empty schedules
+        self._preemptions = 0
         self._undone: SchedulerOutput | None = None  # an empty schedule that was not returned
-        self._idle_since_ns: int | None = None  # every request waits for copies
-        self._allocated: dict[str, int] = {}  # of running requests: tokens of the pass to come
-        self._in_flight: SchedulerOutput | None = None
-        self._block_tables: BlockTables | None = None  # of the pass under way, if it is traced
         self._free = self.kv_cache_manager.block_pool.free_block_queue
         self.kv_groups = groups_of(self.kv_cache_config)
         self.one_block_table = has_one_block_table(self.kv_groups)
@@ -98,47 +78,19 @@ class RecordingScheduler(Scheduler):
         batching: BatchingPolicy,
         overflow: OverflowPolicy,
         clock: Clock,
-        tracer: "Tracer | None",
         rank: Rank | None = None,
     ) -> None:
-        """Set the policies, the clock, the tracer, and the rank of victims, if any."""
-        self.batching, self.overflow, self.clock, self.tracer = batching, overflow, clock, tracer
-        self._rank = rank
+        """Set the policies, the clock of copies, and the rank of victims, if any."""
+        self.batching, self.overflow, self._rank = batching, overflow, rank
         self.tier.clock = clock
         self.tier.follow(overflow, self.forecast)
         if rank is not None:  # vLLM then preempts the running request of the highest `priority`
             self.policy = SchedulingPolicy.PRIORITY
 
-    def note_allocations(self) -> None:
-        """Note the tokens that each running request has got blocks for while a pass is scheduled.
-
-        A ranked victim may be one of them: vLLM takes it out of the pass again.
-        """
-        if self._rank is None:
-            return
-        manager = self.kv_cache_manager
-        allocate = manager.allocate_slots
-
-        def allocate_slots(request: Request, num_new_tokens: int, *args: Any, **kwargs: Any) -> Any:
-            blocks = allocate(request, num_new_tokens, *args, **kwargs)
-            if blocks is not None:
-                self._allocated[request.request_id] = num_new_tokens
-            return blocks
-
-        manager.allocate_slots = allocate_slots
-
-    def begin(self, recording: Recording, marks: Marks) -> None:
-        """Record into `recording` from now on; its passes are numbered from 0."""
-        self.recording, self.marks = recording, marks
-        self._finished.clear()
-        self._preempted.clear()
-        self._idle_since_ns = None
-        self.tier.begin(recording)
-
     @property
-    def next_step(self) -> int:
-        """The pass that is being scheduled, or is to be scheduled next."""
-        return len(self.recording.passes)
+    def ranks(self) -> bool:
+        """Whether victims are ranked, else the last running request is preempted."""
+        return self._rank is not None
 
     @property
     def kv_blocks_total(self) -> int:
@@ -211,13 +163,7 @@ class RecordingScheduler(Scheduler):
         groups = self.kv_cache_manager.get_blocks(request_id).blocks
         return {block.block_id: block for block in chain(*groups) if not block.is_null}
 
-    def _by_group(self, ids: Sequence[int | None]) -> tuple[int, ...]:
-        """How many of a request's blocks are of each KV group."""
-        count = len(self.kv_groups)
-        groups = [ids[at::count] for at in range(count)]
-        return tuple(len(group) - group.count(None) for group in groups)
-
-    def _group_blocks(self) -> tuple[int, ...]:
+    def group_blocks(self) -> tuple[int, ...]:
         """The blocks of each KV group that requests hold."""
         tables = [
             manager.req_to_blocks.values()
@@ -227,13 +173,6 @@ class RecordingScheduler(Scheduler):
             len({block.block_id for blocks in held for block in blocks if not block.is_null})
             for held in tables
         )
-
-    @property
-    def scheduled(self) -> Collection[str]:
-        """The requests of the pass under way, by vLLM's internal ids."""
-        pass_ = self._in_flight
-        names: Collection[str] = () if pass_ is None else pass_.num_scheduled_tokens
-        return names
 
     @contextmanager
     def admit_only(self, admits: Callable[[Request], bool]) -> Iterator[None]:
@@ -274,123 +213,34 @@ class RecordingScheduler(Scheduler):
         )
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
-        """Schedule the next pass and record it; an empty schedule is not a pass."""
-        start_ns = self.clock.now_ns()
+        """Schedule the next pass; an empty schedule is none."""
         if self._rank is not None:
             for request in self.running:
                 request.priority = self._rank(self.forecast.now(request))
-        preemptions = self.recording.preemptions
-        lost = len(preemptions)
+        lost = self._preemptions
         scheduled = self._fill(throttle_prefills)
-        while len(preemptions) > lost and not scheduled.total_num_scheduled_tokens:
+        while self._preemptions > lost and not scheduled.total_num_scheduled_tokens:
             # Every request that had got its blocks was preempted for the next one, which then was
             # preempted itself. The blocks are free now.
-            lost = len(preemptions)
+            lost = self._preemptions
             self.undo_empty_schedule(scheduled)
             scheduled = self._fill(throttle_prefills)
-        if not scheduled.total_num_scheduled_tokens:
-            if self._idle_since_ns is None:
-                self._idle_since_ns = start_ns
-            self._finished |= scheduled.finished_req_ids
-            self._preempted |= scheduled.preempted_req_ids or set()
-            return scheduled
-        ended, self._finished = self._finished | scheduled.finished_req_ids, set()
-        finished = {external_id(name) for name in ended}
-        preempted, self._preempted = self._preempted | (scheduled.preempted_req_ids or set()), set()
-        self._in_flight = scheduled
-        # Few calls: this is vLLM's critical path.
-        record = PassRecord(
-            start_ns,
-            0,
-            finished,
-            len(preempted),
-            len(self.waiting),
-            self._free.num_free_blocks,
-            self.tier.host_blocks_used,
-        )
-        if self._idle_since_ns is not None:
-            record.load_wait_ns = self.tier.asynchronous * (start_ns - self._idle_since_ns)
-            self._idle_since_ns = None
-        if not self.one_block_table:
-            record.group_blocks = self._group_blocks()
-        self.recording.passes.append(record)
-        record.schedule_end_ns = self.clock.now_ns()
-        step = len(self.recording.passes) - 1
-        traced = self.tracer is not None and self.tracer.begin_pass(step)
-        self._block_tables = self._tables(scheduled) if traced else None
-        self.marks.push(FORWARD_PASS, step)
         return scheduled
 
     def _fill(self, throttle_prefills: bool) -> SchedulerOutput:
-        self._allocated.clear()
         scheduled: SchedulerOutput = self.batching.fill(
             self, partial(super().schedule, throttle_prefills)
         )
         self._join_undone(scheduled)
         return scheduled
 
-    def _tables(self, scheduled: SchedulerOutput) -> BlockTables:
-        """The block managers' blocks of each scheduled request, in order."""
-        managers = self.kv_cache_manager.coordinator.single_type_managers
-        held = [manager.req_to_blocks for manager in managers]
-        names = scheduled.num_scheduled_tokens
-        return {name: tuple(blocks[name][:] for blocks in held) for name in names}
-
-    def update_from_output(
-        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
-    ) -> Any:
-        """Record the end and the output of the pass, and let vLLM process it."""
-        if scheduler_output is not self._in_flight:
-            return super().update_from_output(scheduler_output, model_runner_output)
-        self._in_flight = None
-        record = self.recording.passes[-1]
-        record.output_ns = self.clock.now_ns()
-        if self.tracer is not None:
-            self.tracer.end_pass()
-        self.marks.pop()
-        outputs = super().update_from_output(scheduler_output, model_runner_output)
-        record.end_ns = self.clock.now_ns()
-        record.batch = partial(
-            batch_rows,
-            scheduler_output,
-            model_runner_output,
-            self._block_tables,
-            self.prefix_cache.take_hits(scheduler_output) if self.prefix_cache else {},
-        )
-        return outputs
-
-    def _update_waiting_for_remote_kv(self, request: Request) -> None:
-        self.tier.arrived(request.request_id, self.next_step)
-        super()._update_waiting_for_remote_kv(request)
-
-    def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
-        self.recording.counted[external_id(request.request_id)] = request.num_preemptions
-        if not self.has_unfinished_requests():
-            self._idle_since_ns = None
-        return super()._free_request(request, *args, **kwargs)
-
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        self._preemptions += 1
         victim = self.tier.victim(request, self.forecast)
         blocks = self._held_blocks(request.request_id)
         shared = {name for name, block in blocks.items() if block.ref_cnt > 1}
-        ids = self.blocks_of(request.request_id)
-        own = [None if name in shared else name for name in ids]
-        done = self.overflow.preempt(victim, own, self.tier)
-        self.recording.preemptions.append(
-            PreemptionRecord(
-                step=self.next_step,
-                time_ns=self.clock.now_ns(),
-                request_id=external_id(request.request_id),
-                tokens=victim.tokens,
-                scheduled=self._allocated.pop(request.request_id, 0),
-                blocks=len(blocks),
-                group_blocks=() if self.one_block_table else self._by_group(ids),
-                shared=len(shared),
-                action=done.action,
-                refused=done.refused,
-                predicted_s=done.predicted_s,
-            )
-        )
+        own = [None if name in shared else name for name in self.blocks_of(request.request_id)]
+        self.carried_out = self.overflow.preempt(victim, own, self.tier)
         if self.prefix_cache is not None:
-            self.prefix_cache.forget_uncomputed(list(blocks.values()))
+            self.prefix_cache.forget_uncomputed(blocks.values(), request.num_computed_tokens)
         super()._preempt_request(request, *args, **kwargs)

@@ -10,8 +10,8 @@ from typing import Any
 from kvscope.engine.marks import Marks, NvtxMarks
 from kvscope.errors import KvscopeError, reason_of
 from kvscope.record.facts import facts_of
-from kvscope.record.observer import SchedulerObserver
 from kvscope.record.options import DIRECTORY, RecordOptions
+from kvscope.record.recorder import ServerRecorder
 from kvscope.record.versions import problem
 from kvscope.record.writer import LOG, Writer
 
@@ -57,7 +57,7 @@ def begin(scheduler: Any, vllm_version: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         facts = facts_of(scheduler, vllm_version)
         writer = Writer(replace(options, directory=directory))
-        SchedulerObserver(scheduler, writer, facts, _marks(options, facts))
+        ServerRecorder(writer, facts).observe(scheduler, _marks(options, facts))
     except KvscopeError as error:
         LOG.error("kvscope records nothing: %s", error)
     except OSError as error:

@@ -14,7 +14,8 @@ from kvscope.time_sources import BY_CLOCK
 
 if TYPE_CHECKING:
     from kvscope.engine.attention.tracer import Tracer
-    from kvscope.engine.scheduler import RecordingScheduler
+    from kvscope.engine.run_recorder import RunRecorder
+    from kvscope.engine.scheduler import PolicyScheduler
 
 
 class Platform:
@@ -80,8 +81,8 @@ class Platform:
         """Of a device that does not compute: what memory its pool is, and a block's pieces."""
         return {"host_memory": None, "pieces_per_block": None}
 
-    def observe(self, scheduler: "RecordingScheduler") -> None:
-        """Hook: called with the engine's scheduler before the first pass."""
+    def observe(self, scheduler: "PolicyScheduler", recorder: "RunRecorder") -> None:
+        """Hook: called with the engine's scheduler and recorder before the first pass."""
 
     def after_pass(self) -> None:
         """Something that the device does once vLLM has taken in a pass."""

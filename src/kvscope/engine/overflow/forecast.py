@@ -11,13 +11,13 @@ from kvscope.engine.overflow.outlook import preempted_again, preemptions, resumi
 from kvscope.engine.overflow.policy import Growth, Outlook, Victim
 
 if TYPE_CHECKING:
-    from kvscope.engine.scheduler import RecordingScheduler
+    from kvscope.engine.scheduler import PolicyScheduler
 
 
 class Forecast:
     """Of the requests of one scheduler."""
 
-    def __init__(self, scheduler: "RecordingScheduler") -> None:
+    def __init__(self, scheduler: "PolicyScheduler") -> None:
         self._scheduler = scheduler
 
     def now(self, request: Request) -> Victim:

@@ -10,10 +10,10 @@ from typing import Any
 
 from vllm.v1.request import Request, RequestStatus
 
-from kvscope.engine.scheduler import RecordingScheduler
+from kvscope.engine.scheduler import PolicyScheduler
 
 
-def skip_needless_checks(scheduler: RecordingScheduler) -> None:
+def skip_needless_checks(scheduler: PolicyScheduler) -> None:
     """Have the KV-cache manager answer at once for a running request whose blocks have room."""
     manager = scheduler.kv_cache_manager
     blocks = manager.coordinator.single_type_managers[0].req_to_blocks

@@ -11,7 +11,8 @@ from kvscope.plan.experiment import Experiment
 if TYPE_CHECKING:
     from kvscope.engine.devices.modeled.cost import Cost
     from kvscope.engine.devices.modeled.tracer import ModeledTracer
-    from kvscope.engine.scheduler import RecordingScheduler
+    from kvscope.engine.run_recorder import RunRecorder
+    from kvscope.engine.scheduler import PolicyScheduler
 
 
 class ModeledPlatform(Platform):
@@ -43,14 +44,14 @@ class ModeledPlatform(Platform):
         self._tracer = ModeledTracer(self.experiment, self.clock, self.cost)
         return self._tracer
 
-    def observe(self, scheduler: "RecordingScheduler") -> None:
+    def observe(self, scheduler: "PolicyScheduler", recorder: "RunRecorder") -> None:
         """Spare its time; layers have times of their own where they are traced."""
         from kvscope.engine.devices.modeled.allocation import skip_needless_checks
 
         if self.experiment.model.keeps_all:  # windows free blocks as they move on
             skip_needless_checks(scheduler)
         if self._tracer is not None:
-            self._tracer.layer_times = lambda: scheduler.recording.layers
+            self._tracer.layer_times = lambda: recorder.recording.layers
 
     def host_pool(self) -> dict[str, Any]:
         """As configured: nothing is allocated."""
