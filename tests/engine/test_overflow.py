@@ -20,6 +20,7 @@ from .conftest import AMPLE, SCARCE, Runner, Silent, kvscope
 pytestmark = pytest.mark.engine
 
 SWAP = ("overflow=swap", "overflow.host_blocks=64")
+KEY = ["repeat", "step", "request_id"]
 ACTIVATION = ("overflow=activation", "overflow.host_blocks=64")
 either = pytest.mark.parametrize("policy", [SWAP, ACTIVATION], ids=["swap", "activation"])
 
@@ -243,3 +244,18 @@ def test_a_swap_without_a_pool_says_what_it_needs():
     done = kvscope("plan", "overflow=swap", "overflow.host_gib=null")
     assert done.returncode == 2
     assert "exactly one of overflow.host_blocks (null) and overflow.host_gib (null)" in done.stderr
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("device", ["cpu", "modeled"])
+def test_rows_of_a_batch_are_in_the_order_of_the_schedule(run: Runner, device: str):
+    """Requests that go on come first, in the order of their admission; then those admitted now."""
+    records = run(SCARCE, *SWAP, f"device={device}").records
+    lost = set(records.preemptions.query("event == 'preempt'")[KEY].itertuples(index=False))
+    for repeat, rows in records.batch.groupby("repeat", sort=False):
+        running: list[str] = []
+        for step, batch in rows.groupby("step", sort=False):
+            here = list(batch["request_id"])
+            stays = [one for one in running if (repeat, step, one) not in lost and one in here]
+            assert here[: len(stays)] == stays
+            running = here
