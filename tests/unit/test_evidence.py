@@ -16,9 +16,9 @@ from kvscope.kv_plan import KvGroup
 from kvscope.runschema import RunRecord
 from tests.unit.report_fixture import Fake, write_experiment
 
-FULL = KvGroup("FullAttention", 2, 8, None, 8, 8, 8)
-WINDOW = KvGroup("SlidingWindow", 2, 8, 16, 8, 8, 8)
-UNKNOWN = KvGroup("Unknown", 2, 8, None, 8, 8, 8)
+FULL = KvGroup("FullAttention", 2, 8, 8, 8, 8)
+WINDOW = KvGroup("SlidingWindow", 2, 8, 8, 8, 8, window_tokens=16)
+UNKNOWN = KvGroup("Unknown", 2, 8, 8, 8, 8)
 
 OF_SETTINGS = {
     *("batching_wrong", "facts_differ", "limit_exceeded", "prediction_wrong", "settings_differ"),

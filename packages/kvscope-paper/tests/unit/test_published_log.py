@@ -215,6 +215,7 @@ def test_a_log_with_preemptions_has_batches_and_preemptions(tmp_path: Path, stra
     resumed = found[found["event"] == "resume"]
     assert again.sum() == resumed["recomputed_tokens"].sum() > 0
     assert any("every pass agrees" in fault for fault in read_run(out)["faults"])
+    assert read_run(out)["evidence"] == []  # its requests have no times
 
 
 def held_tokens(batch, preemptions, lengths) -> list[int]:

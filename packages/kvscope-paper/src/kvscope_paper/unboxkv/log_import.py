@@ -258,6 +258,11 @@ def requests_of(log: Log, preemptions: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _evidence(log: Log, mismatch: int | None) -> tuple[str, ...]:
+    known = mismatch is None and len(log.requests) == len(log.lengths)
+    return (PASSES, ORDER) if known else ()
+
+
 def _record(path: Path, log: Log, stalls: int, mismatch: int | None, out: Path) -> dict[str, Any]:
     """What run.json says of an import: its source, its settings and its faults."""
     duration_s = sum(one.interval_ms or 0.0 for one in log.passes) / 1e3
@@ -271,7 +276,7 @@ def _record(path: Path, log: Log, stalls: int, mismatch: int | None, out: Path) 
     if mismatch is not None:
         faults.append(NO_BATCH.format(mismatch))
     return {
-        **provenance(KIND, [path], evidence=(PASSES, ORDER) if mismatch is None else ()),
+        **provenance(KIND, [path], evidence=_evidence(log, mismatch)),
         "faults": faults,
         "published_settings": log.settings,
         "published_totals": log.totals,
