@@ -12,6 +12,7 @@ from kvscope.analyse.oracles.registry import judge_tables
 from kvscope.analyse.records import Records
 from kvscope.engine.marks import Marks
 from kvscope.engine.recording import Recording
+from kvscope.evidence import ALL
 from kvscope.oracle import VIOLATED
 from kvscope.plan.experiment import load
 from kvscope.run import recorder
@@ -196,13 +197,15 @@ def main(path: Path) -> dict[str, list[str]]:
         )
         made = {
             "kv_blocks_total": engine.kv_blocks_total,
+            "host_blocks_total": engine.host_blocks_total,
             "block_size": experiment.cache.block_size,
             "block_bytes": experiment.block_bytes,
             "layers": engine.layers,
             "copies_awaited": experiment.device.copies_awaited,
             "leaked_blocks": [],
         }
-    facts, found = facts_of(engine=made, time_source=MEASURED), {}
+    facts = facts_of(engine=made, time_source=MEASURED, evidence=sorted(ALL))
+    found = {}
     for name, change in RECORDINGS.items():
         repeat = recorder.replay(change(recording), context)
         found[name] = violated(repeat, context, facts, requests, served)
