@@ -53,7 +53,7 @@ def replayed(run: Records) -> dict[str, list[tuple[Any, ...]]]:
     tables, known = RunTables(run), run.evidence
     prompts = Prompts(run.workload, run.block_size)
     twin = Twin(rules_of(tables), told(tables_of(run.of_repeat(0)), known), prompts, known)
-    return dict(twin.play().rows.finished())
+    return {table: list(rows) for table, rows in twin.play().rows.finished().items()}
 
 
 def scrambled(run: Records) -> Records:
