@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope import ranges
+from kvscope.evidence import OWN
 from kvscope.runfile import write_run
 from kvscope.tables import LAYERS, PREEMPTIONS, REQUESTS, STEPS, write
 
@@ -226,5 +227,6 @@ class RunDirectory:
             "repeats": self.repeats,
         }
         record = {"experiment_id": "run", "status": "complete", "clock": clock}
-        write_run(self.path, record | {"profiler": {"used": self.profiler}, "files": {}})
+        record |= {"profiler": {"used": self.profiler}, "evidence": sorted(OWN), "files": {}}
+        write_run(self.path, record)
         return self.path

@@ -6,6 +6,7 @@ computed it.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
@@ -31,10 +32,20 @@ class CachedBlocks:
         self._cached: dict[int, CachedBlock] = {}  # by block id
         self._hits: dict[int, int] = {}  # of each cached block
         self._request = ""  # for which blocks are being allocated
+        self._forgets = False  # what leaves the cache now was not computed
         manager = observer.scheduler.kv_cache_manager
         manager.block_pool.metrics_collector = self
         observer.follow(manager, "allocate_slots", before=self._allocates)
         observer.follow(manager.block_pool, "cache_full_blocks", after=self._caches)
+        observer.follow(
+            observer.scheduler.prefix_cache,
+            "forget_uncomputed",
+            before=partial(self._forget, True),
+            after=partial(self._forget, False),
+        )
+
+    def _forget(self, begins: bool, *_: Any) -> None:
+        self._forgets = begins
 
     def _allocates(self, _: int, request: Request, *__: Any, **___: Any) -> None:
         self._request = external_id(request.request_id)
@@ -74,9 +85,8 @@ class CachedBlocks:
     def on_block_evicted(self, block: KVCacheBlock) -> None:
         """A block leaves the cache for another request, or as the pass to fill it will not."""
         lost, hits = self._cached.pop(block.block_id, None), self._hits.pop(block.block_id, 0)
-        step = self._observer.step
-        if lost is not None and lost.step < step:
-            eviction = BlockEviction(step, self._request, lost, hits)
+        if lost is not None and not self._forgets:
+            eviction = BlockEviction(self._observer.step, self._request, lost, hits)
             self._recorder.recording.evictions.append(eviction)
 
     def reset(self) -> None:
