@@ -7,13 +7,21 @@ from typing import Any
 import pandas as pd
 
 from kvscope.analyse.oracles.registry import judge_tables
+from kvscope.analyse.oracles.replay import comparison_of
+from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.records import Records
+from kvscope.oracle import VIOLATED
 
 Forgery = Callable[[Records], Records]
 
 
 def found(run: Records, state: str) -> set[str]:
     return {verdict.name for verdict in judge_tables(run) if verdict.state == state}
+
+
+def noticed(run: Records) -> set[str]:
+    """The oracles that a run violates, and the columns that differ from its replay."""
+    return found(run, VIOLATED) | {*comparison_of(RunTables(run)).columns}
 
 
 def scaled(table: str, factor: float, *columns: str) -> Forgery:

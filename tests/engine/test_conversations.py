@@ -198,8 +198,8 @@ def of_workload(column: str, change: Any) -> Forgery:
 FORGED = {
     "a turn comes early": (of_follower("arrival_s", lambda s: s - 0.001), "turn_misplaced"),
     "a turn comes late": (of_follower("arrival_s", lambda s: s + 0.001), "turn_misplaced"),
-    "a turn of nothing": (of_follower("conversation", lambda _: None), "request_differs"),
-    "another turn": (of_follower("turn", lambda n: n + 1), "request_differs"),
+    "a turn of nothing": (of_follower("conversation", lambda _: None), "differs_from_replay"),
+    "another turn": (of_follower("turn", lambda n: n + 1), "differs_from_replay"),
     "other tokens": (
         of_follower("output_sha256", lambda _: sha256_of_tokens([7])),
         "known_output_differs",
@@ -209,7 +209,7 @@ FORGED = {
         "outputs_differ",
     ),
     "no think time": (of_workload("think_s", lambda _: 0.0), "workload_differs"),
-    "follows nothing": (of_workload("after", lambda _: None), "value_missing"),
+    "follows nothing": (of_workload("after", lambda _: None), "rows_wrong"),
     "follows another": (of_workload("after", lambda _: ["0"]), "workload_differs"),
     "another prompt": (of_workload("prompt_token_ids", lambda ids: ids + 1), "workload_differs"),
     "others are due": (of_workload("output_token_ids", lambda ids: ids + 1), "workload_differs"),

@@ -299,7 +299,7 @@ def with_drafts(column: str, change: int, phase: str) -> Forgery:
     ("forge", "oracle"),
     [
         (with_drafts("accepted_tokens", 9, DECODE), "drafts_wrong"),
-        (with_drafts("accepted_tokens", 1, DECODE), "sampled_wrong"),
+        (with_drafts("accepted_tokens", 1, DECODE), "differs_from_replay"),
         (with_drafts("draft_tokens", 9, DECODE), "drafts_wrong"),
         (with_drafts("draft_tokens", 1, PREFILL), "drafts_wrong"),
     ],

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from pydantic import ValidationError
 
 from kvscope.analyse.checklist import FACTS
 from kvscope.analyse.oracles import facts as facts_oracles
@@ -111,7 +112,7 @@ def test_what_the_settings_lead_to_violates_nothing(run: Records) -> None:
         ),
         *(put("warmup.passes", 0), put("warmup.classes", 0), drop("warmup.copies")),
         *(put("warmup.uncovered_classes", ["p1-d1-c1"]), drop("warmup.classes")),
-        *(drop("disturbance"), drop("clock.repeats"), drop("engine.leaked_blocks")),
+        *(drop("disturbance"), drop("engine.leaked_blocks")),
         lambda facts: facts["disturbance"][1].update(disturbed=True),
         lambda facts: facts["disturbance"][1].update(why="a neighbour"),
         lambda facts: facts["disturbance"][1].update(shared="a neighbour"),
@@ -131,14 +132,20 @@ def test_run_json_says_what_follows_from_the_settings(
     assert "facts_differ" in states(forged(run, change), VIOLATED)
 
 
-@pytest.mark.parametrize("key", ["min", "until", "budget_s", "measured"])
+@pytest.mark.parametrize("key", ["until", "budget_s"])
 def test_a_rule_for_repeats_cannot_be_left_out(run: Records, key: str) -> None:
     rule = {"min": 2, "until": 0.5, "budget_s": 60}
     asked = run.settings | {"repeats": rule}
-    facts = run.facts | {"repeats": rule | {"measured": 3}}
-    assert states(run.variant(facts=facts, settings=asked), VIOLATED) == {}
-    without = facts | {"repeats": {k: v for k, v in facts["repeats"].items() if k != key}}
-    assert "settings_differ" in states(run.variant(facts=without, settings=asked), VIOLATED)
+    made = run.variant(facts=run.facts | {"repeats": rule | {"measured": 3}}, settings=asked)
+    assert states(made, VIOLATED) == {}
+    assert "settings_differ" in states(forged(made, drop(f"repeats.{key}")), VIOLATED)
+
+
+@pytest.mark.parametrize("key", ["repeats.min", "repeats.measured", "clock.repeats"])
+def test_what_every_run_json_has_cannot_be_left_out(run: Records, key: str) -> None:
+    rule = {"min": 2, "until": 0.5, "budget_s": 60, "measured": 3}
+    with pytest.raises(ValidationError, match=key):
+        forged(run.variant(facts=run.facts | {"repeats": rule}), drop(key))
 
 
 def test_a_device_that_is_not_installed_is_named_in_one_sentence(run: Records) -> None:
@@ -423,7 +430,7 @@ def test_nothing_is_preempted_where_there_is_room(run: Records, more: int) -> No
     facts["engine"]["kv_blocks_total"] = int(total.iloc[0])
     steps = run.steps.assign(kv_blocks_total=total)
     found = run.variant(steps=steps, settings=settings, facts=facts)
-    assert "preempted_with_room" in states(found, VIOLATED)
+    assert "differs_from_replay" in states(found, VIOLATED)
 
 
 def test_passes_are_filled_as_the_policy_says(

@@ -244,14 +244,19 @@ def _renamed(values: Sequence[Any], due: Sequence[Any]) -> list[int]:
 
 
 def _jobs(repeat: int, transfers: Columns, twin: Twin) -> Iterator[Difference]:
-    """The bytes of jobs of vLLM's offloading, and how many blocks of a store were loaded."""
+    """The bytes of jobs of vLLM's offloading; how many blocks of a store were loaded, and by when
+    it had to end.
+    """
     jobs = transfers.where(job is not None for job in transfers["job"])
-    names = ("step", "job", "direction", "blocks", "bytes", "loaded_blocks")
-    for step, job, direction, blocks, moved, loaded in jobs.rows(*names):
-        pairs = [("bytes", moved, blocks * twin.rules.block_bytes)]
-        if direction == OUT and twin.judges_jobs:
-            pairs.append(("loaded_blocks", loaded, len(twin.loaded_of.get(job, ()))))
-        for column, found, due in pairs:
+    names = ("step", "job", "direction", "blocks", "bytes", "loaded_blocks", "awaited_step")
+    for step, job, direction, blocks, moved, loaded, awaited in jobs.rows(*names):
+        values = [("bytes", moved, blocks * twin.rules.block_bytes)]
+        if direction == OUT and twin.offloading and job in twin.offloading.stores:
+            may, must = twin.offloading.awaited(job)
+            early = awaited in may and (must is None or awaited < must)
+            values.append(("loaded_blocks", loaded, len(twin.offloading.stores[job].loaded)))
+            values.append(("awaited_step", awaited, awaited if early else must))
+        for column, found, due in values:
             if found != due:
                 words = f"transfers.{column} is {found}, the replay gives {due}"
                 place = f"repeat {repeat}, pass {step}, job {job}"

@@ -7,11 +7,28 @@ when copies end.
 
 from collections import defaultdict, deque
 from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from kvscope.judge.memory import Blocks
+from kvscope.judge.pool import Block
 from kvscope.judge.requests import Request
 from kvscope.judge.rules import Rules
-from kvscope.judge.told import Job, Told
+from kvscope.judge.told import TOLERANCE_S, Job, Told
+
+
+@dataclass
+class Store:
+    """A store: its blocks of the KV cache, and the passes in which others might have got them.
+
+    That is where its request was preempted or, once it has ended, where a block was given to
+    another one. `loaded` are those of its blocks, by name, that were loaded.
+    """
+
+    end_s: float
+    request: Request
+    blocks: set[Block]
+    loaded: set[Hashable] = field(default_factory=set)
+    given_away: list[int] = field(default_factory=list)
 
 
 class Offloading:
@@ -21,7 +38,10 @@ class Offloading:
         self._rules, self._told, self._blocks = rules, told, blocks
         self._size = rules.block_size
         self._loaded: dict[Hashable, set[Hashable]] = {}  # of each block, those of its store
-        self.loaded_of: dict[int, set[Hashable]] = {}  # of each store, its blocks that were loaded
+        self.stores: dict[int, Store] = {}  # by job
+        self._under_way: list[Store] = []
+        self._given: set[Block] = set()  # to requests in this pass
+        self._last_blocks: dict[str, list[Block]] = {}  # of requests that have ended
         self.stored_blocks = 0
         self._offers: list[tuple[Request, int]] = []  # of this pass, by the schedule's order
         self._ended: list[tuple[Request, int]] = []
@@ -72,8 +92,42 @@ class Offloading:
 
     def end(self, request: Request, aborted: bool) -> None:
         """A request has ended: what it has filled since may be stored with the next pass."""
+        self._last_blocks[request.id] = list(request.blocks)
         tokens = request.tokens if aborted else max(request.prompt, request.length - 1)
         self._ended.append((request, self._full(request, tokens)))
+
+    # ------------------------------------------------------------------ stores that are waited for
+
+    def give(self, blocks: Iterable[Block]) -> None:
+        """A request has got these blocks in this pass, or found them."""
+        self._given.update(blocks)
+
+    def preempt(self, request: Request, step: int) -> None:
+        """A request is preempted: the pass waits for its stores, which read its blocks."""
+        for store in self._under_way:
+            if store.request is request:
+                store.given_away.append(step)
+
+    def end_pass(self, step: int) -> None:
+        """Note whose blocks have been given away; forget the stores that have ended before."""
+        for store in self._under_way:
+            if store.request.id in self._last_blocks and not store.blocks.isdisjoint(self._given):
+                store.given_away.append(step)
+        self._given.clear()
+        start_s = self._told.starts_s[step]
+        self._under_way = [store for store in self._under_way if store.end_s >= start_s]
+
+    def awaited(self, job: int) -> tuple[list[int], int | None]:
+        """The passes that may have waited for a store, and the first that must have.
+
+        vLLM learns of its end with the output of a pass, or with an empty schedule after it.
+        """
+        store, starts_s = self.stores[job], self._told.starts_s
+        may = [at for at in store.given_away if store.end_s >= starts_s[max(0, at - 1)]]
+        must = (at for at in may if store.end_s > starts_s[at] + TOLERANCE_S)
+        return may, next(must, None)
+
+    # ------------------------------------------------------------------ which stores are due
 
     def store(self, step: int) -> Iterator[str]:
         """Note the stores of a pass; yields what is wrong with them.
@@ -133,7 +187,11 @@ class Offloading:
         elif first < request.stored or last > full:
             yield f"{stores}, there are {request.stored} to {full - 1}"
         self.stored_blocks += job.blocks
-        loaded = self.loaded_of.setdefault(job.number, set())
-        for at in due if len(due) == job.blocks else range(first, min(last, full)):
-            self._loaded[self._blocks.name(request, at)] = loaded
+        places = due if len(due) == job.blocks else range(first, min(last, full))
+        held = self._last_blocks.get(request.id, request.blocks)
+        blocks = {held[at] for at in places if at < len(held)}
+        store = self.stores.setdefault(job.number, Store(job.end_s, request, blocks))
+        self._under_way.append(store)
+        for at in places:
+            self._loaded[self._blocks.name(request, at)] = store.loaded
         request.stored = max(request.stored, full)

@@ -7,11 +7,11 @@ preempting others; then those that are admitted. It never sees a cell that it wo
 
 from collections import deque
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kvscope.actions import RECOMPUTE, Action, action
 from kvscope.copies import ACTIVATIONS, IN, KV, OUT
-from kvscope.evidence import BLOCKS, JOBS, ORDER, SETTINGS, TOKEN_IDS
+from kvscope.evidence import BLOCKS, CLOCK, JOBS, ORDER, SETTINGS, TOKEN_IDS
 from kvscope.judge.columns import blocks_of
 from kvscope.judge.evidence import CACHED
 from kvscope.judge.host import HostPool, end_of
@@ -65,14 +65,9 @@ class Twin:
         self._copies: list[tuple[str | None, str, str, int, int]] = []
 
     @property
-    def judges_jobs(self) -> bool:
-        """Whether it works out what vLLM's offloading stores and loads."""
-        return self._jobs is not None
-
-    @property
-    def loaded_of(self) -> dict[int, set[Any]]:
-        """Of each store of vLLM's offloading, the names of its blocks that were loaded."""
-        return self._jobs.loaded_of if self._jobs else {}
+    def offloading(self) -> Offloading | None:
+        """What vLLM's offloading stores and loads; None if it is not worked out."""
+        return self._jobs
 
     def play(self) -> "Twin":
         """Replay all passes."""
@@ -156,7 +151,9 @@ class Twin:
         while self._victims and request.running and self._lacks(request, tokens):
             self._preempt(self._victims.popleft())
         if request.running:
+            held = len(request.blocks)
             self._allocate(request, tokens)
+            self._give(request, held)
 
     def _lacks(self, request: Request, tokens: int) -> bool:
         free = self._memory.free
@@ -169,6 +166,11 @@ class Twin:
         for one in evicted or ():
             self._evicted.append((request.id, one))
         self._memory.cache(request, tokens, self.step)
+
+    def _give(self, request: Request, first: int) -> None:
+        """Blocks of a request from a place on may be those of a store that is under way."""
+        if self._jobs:
+            self._jobs.give(request.blocks[first:])
 
     def _in_turn(
         self, admitted: list[Request], loads: deque[Job]
@@ -192,6 +194,8 @@ class Twin:
     # ------------------------------------------------------------------ admission
 
     def _admit(self, request: Request, more: int) -> None:
+        if request.arrival_s > self.told.starts_s[self.step] + TOLERANCE_S:
+            self._problem("is computed before it has come", request, CLOCK)
         if request.load is None:
             self._look_up(request)
             request.loaded = self.told.loaded.get((self.step, request.id), 0)
@@ -205,6 +209,7 @@ class Twin:
         self._memory.compute(request)
         self._copy_back(request, context)
         self._allocate(request, context + more, request.length if self.rules.whole else 0)
+        self._give(request, 0)
 
     def _look_up(self, request: Request) -> None:
         """A request finds the first of its blocks that are in the prefix cache."""
@@ -264,6 +269,7 @@ class Twin:
         slots = request.length if self.rules.whole else there
         for one in self._memory.grow(request, slots, self.step) or ():
             self._evicted.append((request.id, one))
+        self._give(request, 0)
 
     def _arrive(self, request: Request) -> int:
         """A request has been loaded; returns its context: the newest token is computed."""
@@ -314,6 +320,8 @@ class Twin:
         request.recovering = True
         request.copied_s = self.told.copied_s.get((self.step, request.id, OUT), 0.0)
         memory.forget_uncomputed(request, self.step)
+        if self._jobs:
+            self._jobs.preempt(request, self.step)
         self._give_back(request)
 
     def _may_give_back(self, request: Request, tokens: int) -> bool:
@@ -374,6 +382,7 @@ class Twin:
         if self._jobs:
             for words in self._jobs.store(self.step):
                 self._problem(words, None, JOBS)
+            self._jobs.end_pass(self.step)
 
     def _save(self, rows: list[Scheduled]) -> dict[str, int]:
         """The tokens of each request whose activations the pass writes through.

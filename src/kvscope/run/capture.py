@@ -25,6 +25,7 @@ from kvscope.runfile import NSYS_EXPORT, NSYS_REPORT
 
 EXPORT_LIMIT_S = 900.0
 CAPTURE_LIMIT_S = 120.0
+STREAM = ".qdstrm"
 ENTER = ("nsenter", "--user", "--pid", "--mount", "--preserve-credentials")
 ANSWER_LIMIT_S = 30.0
 ENVIRONMENTS = {
@@ -116,7 +117,8 @@ def export(
     """Export the run's report to SQLite; returns the problem in one sentence, or None.
 
     If nsys saw processes whose environment may be `secret`, as without a namespace, environments
-    are blanked in the export, and the report is deleted.
+    are blanked in the export, and the report is deleted, with the stream that it was made of, which
+    nsys may leave behind.
 
     nsys may exit with 0 and write no file, so only the existence of the files counts. The export
     records its environment as well, so it gets that of the measured process (`run.environment`).
@@ -145,6 +147,7 @@ def export(
     made.replace(sqlite)
     if secret:
         report.unlink()
+        report.with_suffix(STREAM).unlink(missing_ok=True)
     return None
 
 

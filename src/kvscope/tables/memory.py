@@ -69,7 +69,7 @@ TRANSFERS = Table(
             "token_ids",
             null=ROWS,
         ),
-        told(
+        witnessed(
             "awaited_step",
             I32,
             "of a job that stores: pass that gave its blocks away, and so waited for its end",

@@ -3,104 +3,15 @@
 import math
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
 from kvscope.analyse.oracles.run_tables import (
     OF_PASS,
-    OF_REQUEST,
     RunTables,
     bad_rows,
     combine,
     counts_of,
 )
-from kvscope.evidence import WORKLOAD
 from kvscope.oracle import Violations
-from kvscope.passes import DECODE, MIXED, PREFILL, phase_of_tokens
-
-
-def pass_differs_from_batch(run: RunTables) -> Violations:
-    """The token counts, request counts and phase of a pass match the requests of its batch."""
-    found = _sums(run)
-    steps = run.steps.join(found.add_suffix("_found"), on=OF_PASS)
-    return combine(*(_differs(steps, str(column)) for column in found))
-
-
-def _sums(run: RunTables) -> pd.DataFrame:
-    rows = run.batch
-    decodes = rows["phase"] == DECODE
-    parts = pd.DataFrame(
-        {
-            "scheduled_tokens": rows["scheduled_tokens"],
-            "prefill_tokens": rows["scheduled_tokens"].where(~decodes, 0),
-            "decode_tokens": rows["scheduled_tokens"].where(decodes, 0),
-            "recomputed_tokens": rows["recomputed_tokens"],
-            "sampled_tokens": rows["sampled_tokens"],
-            "requests": 1,
-            "resumed_requests": rows["resumed"].astype(int),
-        }
-    )
-    sums = parts.groupby([rows["repeat"], rows["step"]]).sum()
-    tokens = zip(sums["prefill_tokens"], sums["decode_tokens"], strict=True)
-    return sums.assign(phase=[phase_of_tokens(*of_pass) for of_pass in tokens])
-
-
-def _differs(steps: pd.DataFrame, column: str) -> Violations:
-    other = f"{column}_found"
-    return bad_rows(
-        steps,
-        steps[column] != steps[other],
-        lambda r: f"{column} is {r[column]}, its batch gives {r[other]}",
-    )
-
-
-def phase_wrong(run: RunTables) -> Violations:
-    """A request is in decode exactly where it computes its newest output token and nothing else.
-
-    But for drafts of the tokens that follow it.
-    """
-    rows = run.batch
-    known = rows["scheduled_tokens"] - counts_of(rows["draft_tokens"])
-    one_token = (known == 1) & (rows["recomputed_tokens"] == 0)
-    newest = one_token & (rows["sampled_before"] > 0)
-    expected = pd.Series(np.where(newest, DECODE, PREFILL), rows.index)
-    return bad_rows(rows, rows["phase"] != expected, lambda r: f"phase is '{r['phase']}'")
-
-
-def recomputed_wrong(run: RunTables) -> Violations:
-    """Tokens of a request count as recomputed exactly where an earlier pass computed them."""
-    rows = run.batch
-    highest = rows.groupby(OF_REQUEST)["end_tokens"].cummax()
-    before = highest.groupby([rows[key] for key in OF_REQUEST]).shift(fill_value=0)
-    again = np.minimum(before, rows["end_tokens"]) - rows["context_tokens"]
-    rows = rows.assign(expected=again.clip(lower=0))
-    return bad_rows(
-        rows,
-        rows["recomputed_tokens"] != rows["expected"],
-        lambda r: f"{r['recomputed_tokens']} tokens recomputed, expected {r['expected']}",
-    )
-
-
-def sampled_wrong(run: RunTables) -> Violations:
-    """A pass samples one token for a request whose tokens are all computed, and none otherwise.
-
-    With speculative decoding it gives the drafts that were right, too. A request of a recorded
-    server may end with fewer of them, or while a pass is under way, which then gives it none.
-    """
-    rows = run.batch.merge(
-        run.records.requests[[*OF_REQUEST, "prompt_tokens"]], on=OF_REQUEST, how="left"
-    )
-    known = rows["scheduled_tokens"] - counts_of(rows["draft_tokens"])
-    length = rows["prompt_tokens"] + rows["sampled_before"]
-    due = (rows["context_tokens"] + known == length) * (1 + counts_of(rows["accepted_tokens"]))
-    if WORKLOAD not in run.evidence:  # a server's request may end before it has all its tokens
-        last = rows.groupby(OF_REQUEST)["step"].transform("max") == rows["step"]
-        due = due.where(~last, due.clip(upper=rows["sampled_tokens"]))
-    return bad_rows(
-        rows,
-        rows["sampled_tokens"] != due,
-        lambda r: f"{r['sampled_tokens']} tokens sampled with {r['end_tokens']} tokens computed",
-    )
+from kvscope.passes import DECODE, MIXED
 
 
 def drafts_wrong(run: RunTables) -> Violations:
@@ -165,23 +76,3 @@ def most_tokens(run: RunTables) -> float:
 def least(*limits: Any) -> float:
     """The least of the limits that are given; infinite if none is."""
     return min((one for one in limits if isinstance(one, int)), default=math.inf)
-
-
-def waiting_wrong(run: RunTables) -> Violations:
-    """The waiting requests are those that have arrived, hold no cache, and have not finished.
-
-    Those whose blocks are being loaded hold some.
-
-    Requests are submitted between two passes, so requests that arrive between the end of the
-    previous pass and the start of this one may or may not be counted.
-    """
-    gone = run.sum_over_passes(run.stays, 1) + run.count_ended
-    gone += run.sum_over_passes(run.loading, 1)
-    low, high = (run.count_arrived(column) - gone for column in ("before_s", "start_s"))
-    found = run.steps.assign(low=low, high=high)
-    waiting = found["waiting_requests"]
-    return bad_rows(
-        found,
-        (waiting < low) | (waiting > high),
-        lambda r: f"{r['waiting_requests']} waiting, expected {r['low']} to {r['high']}",
-    )

@@ -3,21 +3,14 @@
 import math
 
 import numpy as np
-import pandas as pd
 
-from kvscope.actions import NATIVE
 from kvscope.analyse.oracles.copies import FASTEST_BYTES_PER_S
-from kvscope.analyse.oracles.prefix_cache import known_tokens
 from kvscope.analyse.oracles.run_tables import (
-    AT,
     OF_PASS,
-    OF_REQUEST,
     TOLERANCE_S,
     RunTables,
     bad_rows,
-    blocks_of,
     combine,
-    last_until,
 )
 from kvscope.copies import KV, OUT
 from kvscope.evidence import JOBS
@@ -28,7 +21,7 @@ OF_JOBS = ["ordered_s", "first_block", "loaded_blocks", "awaited_step", "arrived
 
 
 def job_malformed(run: RunTables) -> Violations:
-    """A job of vLLM's offloading copies blocks of K and V, of whole bytes, once, in its turn.
+    """A job of vLLM's offloading copies blocks of K and V, once, in its turn.
 
     vLLM numbers jobs as it orders them. Only stores have blocks that were loaded since, at most all
     of them, and a pass that waited for them, which was not before they were ordered.
@@ -37,8 +30,7 @@ def job_malformed(run: RunTables) -> Violations:
     jobs = rows[rows["job"].notna()].reset_index(drop=True)
     others = rows[rows["job"].isna()]
     stores = jobs["direction"] == OUT
-    expected = jobs["blocks"].astype("int64") * (run.engine.block_bytes or 0)
-    wrong = (jobs["bytes"] != expected) | (jobs["blocks"] < 1) | (jobs["kind"] != KV)
+    wrong = (jobs["blocks"] < 1) | (jobs["kind"] != KV)
     lacking = jobs[["request_id", "ordered_s", "first_block"]].isna().any(axis=1)
     turned = jobs.groupby("repeat")["ordered_s"].diff() < -TOLERANCE_S
     back = ~stores & jobs[["loaded_blocks", "awaited_step"]].notna().any(axis=1)
@@ -47,7 +39,7 @@ def job_malformed(run: RunTables) -> Violations:
     used = stores & ~((jobs["loaded_blocks"] <= jobs["blocks"]) | unknown)
     late = jobs["awaited_step"] < jobs["step"]
     return combine(
-        bad_rows(jobs, wrong, lambda r: f"job {r['job']:.0f}: {r['bytes']} bytes"),
+        bad_rows(jobs, wrong, lambda r: f"job {r['job']:.0f}: {r['blocks']} blocks of {r['kind']}"),
         bad_rows(jobs, lacking | turned, lambda r: f"job {r['job']:.0f} is out of turn"),
         bad_rows(
             jobs, back | used | late, lambda r: f"job {r['job']:.0f}: impossible for its direction"
@@ -106,106 +98,6 @@ def _ordered_elsewhere(run: RunTables) -> Violations:
     early = jobs["ordered_s"] < jobs["since_s"] - TOLERANCE_S
     late = jobs["ordered_s"] > jobs["until_s"] + TOLERANCE_S
     return bad_rows(jobs, early | late, lambda r: f"job {r['job']:.0f} is ordered in another pass")
-
-
-def load_wrong(run: RunTables) -> Violations:
-    """A request begins or resumes with exactly what was loaded for it since it last ran.
-
-    The newest token is computed even if it was loaded. What is loaded for a request that is aborted
-    serves no pass.
-    """
-    rows = run.batch.assign(load_step=last_until(run.batch, run.loaded.rename(columns=AT)))
-    rows = rows[rows["loaded_tokens"] > 0]
-    begins = (rows["previous_step"] < 0) | (rows["preempted_step"] > rows["previous_step"])
-    due = rows.merge(run.loaded, how="left", on=OF_REQUEST, suffixes=("", "_load"))
-    due = due[due["served_step"] == due["step"]]
-    counts = due.groupby([*OF_REQUEST, "step"]).size()
-    keys = pd.MultiIndex.from_frame(rows[[*OF_REQUEST, "step"]])
-    loads = counts.reindex(keys).fillna(0).to_numpy()
-    size = run.records.block_size
-    first = due["context_tokens"] - due["loaded_tokens"]
-    differ = first != due["first_block"] * size
-    differ |= blocks_of(due["loaded_tokens"], size) != due["blocks"]
-    short = due["blocks"] * size - due["loaded_tokens"]
-    differ |= (short > 1) | ((short == 1) & (due["scheduled_tokens"] != 1))
-    stale = due["step_load"] < due["preempted_step"]
-    stale |= ~due["arrived_step"].between(due["step_load"], due["step"])
-    lost = run.loaded[run.loaded["served_step"].isna()]
-    aborted = lost.merge(run.records.requests[[*OF_REQUEST, "aborted"]], how="left", on=OF_REQUEST)
-    return combine(
-        bad_rows(rows, ~begins, lambda _: "is loaded although it neither begins nor resumes"),
-        bad_rows(rows, loads != 1, lambda r: f"{r['loaded_tokens']} tokens that nothing loaded"),
-        bad_rows(due, differ | stale, lambda r: f"{r['loaded_tokens']} tokens of another load"),
-        bad_rows(
-            aborted,
-            ~aborted["aborted"].eq(True),
-            lambda r: f"{r['blocks']} blocks are loaded for no pass",
-        ),
-    )
-
-
-def store_wrong(run: RunTables) -> Violations:
-    """Blocks are stored once all of their tokens are computed; with `native` those of prompts."""
-    rows = run.stored
-    passes = run.batch[[*OF_REQUEST, "step", "end_tokens"]].rename(columns=AT)
-    rows = rows.assign(at=last_until(rows, passes)).merge(
-        passes, how="left", on=[*OF_REQUEST, "at"]
-    )
-    rows = rows.merge(
-        run.records.requests[[*OF_REQUEST, "prompt_tokens"]], how="left", on=OF_REQUEST
-    )
-    highest = passes.sort_values("at").groupby(OF_REQUEST)["end_tokens"].cummax()
-    known = passes.assign(computed=highest)
-    rows = rows.merge(known[[*OF_REQUEST, "at", "computed"]], how="left", on=[*OF_REQUEST, "at"])
-    ends = (rows["first_block"] + rows["blocks"]) * run.records.block_size
-    most = rows["computed"].fillna(0)
-    if run.section("overflow").get("name") == NATIVE.name:
-        most = most.clip(upper=rows["prompt_tokens"])
-    return bad_rows(
-        rows.assign(ends=ends, most=most),
-        ends > most,
-        lambda r: f"{r['ends']:.0f} tokens are stored, {r['most']:.0f} are there to be",
-    )
-
-
-def loaded_without_stored(run: RunTables) -> Violations:
-    """What is loaded was stored before, by a request whose prompt begins with the same block.
-
-    Of the stored blocks, as many count as loaded as were loaded at all, and at least as many as one
-    request loaded.
-    """
-    size = run.records.block_size
-    begins = {name: tokens[:size].tobytes().hex() for name, tokens in known_tokens(run).items()}
-    stored, loaded = (
-        rows.assign(begins=rows["request_id"].map(begins)) for rows in (run.stored, run.loaded)
-    )
-    there = [
-        stored.loc[
-            (stored["repeat"] == repeat) & (stored["begins"] == of) & (stored["end_s"] <= start_s),
-            "blocks",
-        ].sum()
-        for repeat, of, start_s in zip(
-            loaded["repeat"], loaded["begins"], loaded["start_s"] + TOLERANCE_S, strict=True
-        )
-    ]
-    found = loaded.assign(there=there)
-    of_repeat = run.steps[["repeat"]].drop_duplicates().set_index("repeat")
-    of_repeat["loads"] = loaded.groupby("repeat")["blocks"].sum()
-    of_repeat["most"] = loaded.groupby("repeat")["blocks"].max()
-    of_repeat["used"] = stored.groupby("repeat")["loaded_blocks"].sum()
-    sums = of_repeat.fillna(0).reset_index()
-    return combine(
-        bad_rows(
-            found,
-            found["blocks"] > found["there"],
-            lambda r: f"{r['blocks']} blocks are loaded, {r['there']:.0f} were stored",
-        ),
-        bad_rows(
-            sums,
-            (sums["used"] > sums["loads"]) | (sums["used"] < sums["most"]),
-            lambda r: f"{r['used']:.0f} stored blocks count as loaded, {r['loads']:.0f} were",
-        ),
-    )
 
 
 def load_wait_wrong(run: RunTables) -> Violations:

@@ -4,7 +4,7 @@ from kvscope.analyse.oracles.rules import rules_of
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.records import Records
 from kvscope.judge.columns import Tables
-from kvscope.judge.compare import compare
+from kvscope.judge.compare import Comparison, compare
 from kvscope.judge.told import Prompts
 from kvscope.oracle import Violations
 from kvscope.tables import HOST_TABLES
@@ -17,12 +17,16 @@ def differs_from_replay(run: RunTables) -> Violations:
     aborted, what vLLM's offloading ordered, and the times. It has a KV cache, a prefix cache and a
     host pool of its own. The columns are those that the run has evidence of.
     """
+    found = comparison_of(run)
+    return Violations(found.count, found.words)
+
+
+def comparison_of(run: RunTables) -> Comparison:
+    """What each repeat of a run was held against, and what differs."""
     records = run.records
     repeats = ((number, tables_of(records.of_repeat(number))) for number in records.numbers)
-    found = compare(
-        repeats, rules_of(run), run.evidence, Prompts(records.workload, records.block_size)
-    )
-    return Violations(found.count, found.words)
+    prompts = Prompts(records.workload, records.block_size)
+    return compare(repeats, rules_of(run), run.evidence, prompts)
 
 
 def tables_of(records: Records) -> Tables:

@@ -11,16 +11,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kvscope.actions import keeps_tokens
-from kvscope.analyse.oracles.sharing import Sharing
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Bools, Ints
 from kvscope.evidence import JOBS, PREFIXES
 from kvscope.kv_plan import KvGroup, has_one_block_table
 from kvscope.oracle import NONE, Violations
-from kvscope.passes import PREFILL
 from kvscope.runschema import OTHER_CLOCKS, EngineRecord, ServerRecord
-from kvscope.setting_values import ALL_AT_ONCE, VLLM_0_4_2
+from kvscope.setting_values import ALL_AT_ONCE
 
 OF_REQUEST = ["repeat", "request_id"]
 OF_PASS = ["repeat", "step"]
@@ -97,11 +94,6 @@ class RunTables:
         return self.records.preemptions[self.records.preemptions["event"] == "resume"]
 
     @cached_property
-    def stored(self) -> pd.DataFrame:
-        """The rows of `transfers` of blocks that vLLM's offloading stored, in order."""
-        return self.records.stored.sort_values(["repeat", "job"], ignore_index=True)
-
-    @cached_property
     def loaded(self) -> pd.DataFrame:
         """The rows of `transfers` of blocks that vLLM's offloading loaded, in order.
 
@@ -118,68 +110,23 @@ class RunTables:
         return not self.records.jobs.empty and JOBS in self.evidence
 
     @cached_property
-    def loading(self) -> pd.DataFrame:
-        """One row a load: the passes (`step` to `until`) before the one that it serves.
-
-        Its request holds `slot_tokens` tokens' blocks in them, of which it did not find `blocks` in
-        the prefix cache, and does not count as waiting. A
-        request that is aborted meanwhile holds them until the copy has ended.
-        """
-        rows = self.loaded if self.offloads else self.loaded.head(0)
-        columns = [*OF_REQUEST, "step", "context_tokens", "slot_tokens", "hit_tokens"]
-        served = self.batch[columns].rename(columns={"step": "served_step"})
-        spans = rows.merge(served, how="left", on=[*OF_REQUEST, "served_step"])
-        spans = spans.join(self.ended, on=OF_REQUEST)
-        ended = [
-            self._first_pass_from(repeat, time_s)
-            for repeat, time_s in zip(spans["repeat"], spans["end_s"], strict=True)
-        ]
-        freed = np.maximum(spans["at"].to_numpy(float), np.array(ended, float))
-        spans["until"] = spans["served_step"].fillna(pd.Series(freed, spans.index))
-        of_load = spans["blocks"] * self.records.block_size
-        held = spans["slot_tokens" if self._whole_prompts else "context_tokens"].fillna(of_load)
-        size, held = self.records.block_size, held.astype(np.int64)
-        blocks = blocks_of(held, size) - counts_of(spans["hit_tokens"]) // size
-        return spans[["repeat", "step", "until"]].assign(slot_tokens=held, blocks=blocks)
-
-    @cached_property
     def batch(self) -> pd.DataFrame:
         """The rows of `batch`, ordered by request and pass, with the request's earlier history.
 
-        `end_tokens` are the request's tokens in the cache after the pass, `slot_tokens` those that
-        its blocks are for (`_slot_tokens`), `sampled_before` the output tokens it had before the
-        pass. `previous_step` and `previous_tokens` are the step and
-        `end_tokens` of the request's previous row (-1 and 0 if there is none), `previous_saved`
-        whether its activations were saved there, and are still kept. `preempted_step` is
-        the step whose scheduling last preempted the request (-1 if none did). `admits` is whether
-        the pass admits or resumes the request.
+        `end_tokens` are the request's tokens in the cache after the pass, `sampled_before` the
+        output tokens it had before the pass. `previous_step` is the step of the request's previous
+        row, `preempted_step` the step whose scheduling last preempted it (-1 if there is none).
         """
         rows = self.records.batch.sort_values([*OF_REQUEST, "step"], ignore_index=True)
         drafts, accepted = (counts_of(rows[c]) for c in ("draft_tokens", "accepted_tokens"))
         given = accepted.clip(upper=(rows["sampled_tokens"] - 1).clip(lower=0))
         rows["end_tokens"] = rows["context_tokens"] + rows["scheduled_tokens"] - drafts + given
-        for column in ("saved_tokens", "hit_tokens", "own_hit_tokens", "loaded_tokens"):
-            rows[column] = counts_of(rows[column])
+        rows["loaded_tokens"] = counts_of(rows["loaded_tokens"])
         own = rows.groupby(OF_REQUEST)
         rows["sampled_before"] = own["sampled_tokens"].cumsum() - rows["sampled_tokens"]
         rows["previous_step"] = own["step"].shift(fill_value=-1)
-        rows["previous_tokens"] = own["end_tokens"].shift(fill_value=0)
-        rows["previous_saved"] = own["saved_tokens"].shift(fill_value=0) > 0
-        rows["slot_tokens"] = self._slot_tokens(rows)
         rows["preempted_step"] = last_until(rows, self._victim_steps)
-        resumes = (rows["preempted_step"] >= 0) & (rows["preempted_step"] > rows["previous_step"])
-        rows["admits"] = resumes | (rows["previous_step"] < 0)
-        goes_on = self._keeps_tokens(rows) & (rows["context_tokens"] == rows["previous_tokens"])
-        rows["previous_saved"] &= ~rows["admits"] | goes_on
         return rows
-
-    def _keeps_tokens(self, rows: pd.DataFrame) -> "pd.Series[bool]":
-        """Whether the last preemption before each row was by an action that keeps tokens."""
-        lost = self.victims.rename(columns={"step": "preempted_step"})
-        of = [*OF_REQUEST, "preempted_step"]
-        once = lost[[*of, "policy"]].drop_duplicates(of)
-        policy = rows[of].merge(once, how="left", on=of)["policy"]
-        return keeps_tokens(policy).set_axis(rows.index)
 
     @property
     def caches_prefixes(self) -> bool:
@@ -201,63 +148,10 @@ class RunTables:
         """Whether a request's blocks do not follow from its tokens and the block size alone."""
         return bool(self.kv_groups) and not has_one_block_table(self.kv_groups)
 
-    @cached_property
-    def sharing(self) -> Sharing:
-        """Which requests hold the blocks that were found in the prefix cache.
-
-        A request for which others are loaded holds what it found from then on.
-        """
-        if not self.offloads:
-            return self.sharing_in_passes
-        admitted, hits = map(self._from_load, (self.batch[self.batch["admits"]], self.records.hits))
-        # The rows of one step are not in order then: the first to find a free block is any of them.
-        order = np.argsort(hits["in_use"].to_numpy(bool), kind="stable")
-        found = self._sharing(admitted, hits.iloc[order])
-        found.in_use = found.in_use[np.argsort(order)]
-        return found
-
-    @cached_property
-    def sharing_in_passes(self) -> Sharing:
-        """The same of requests that passes compute, whose tokens count as in the cache."""
-        return self._sharing(self.batch[self.batch["admits"]], self.records.hits)
-
-    def _sharing(self, admitted: pd.DataFrame, hits: pd.DataFrame) -> Sharing:
-        return Sharing(self.steps, self.ended, self.victims, admitted, hits, self.records.evictions)
-
-    def _from_load(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """The rows with the pass in which a load was ordered in place of the one that it serves."""
-        loads = self.loaded.drop_duplicates([*OF_REQUEST, "served_step"])
-        ordered = loads.set_index([*OF_REQUEST, "served_step"])["step"]
-        served = pd.MultiIndex.from_frame(rows[[*OF_REQUEST, "step"]])
-        begun = ordered.reindex(served).set_axis(rows.index).fillna(rows["step"])
-        return rows.assign(step=begun.astype(np.int64))
-
-    @property
-    def shared_blocks(self) -> pd.Series:
-        """Of each victim, the blocks that other requests held as well, as recorded."""
-        return counts_of(self.victims["shared_blocks"])
-
     @property
     def _victim_steps(self) -> pd.DataFrame:
         """Repeat, request and step (as `at`) of each preemption."""
         return self.victims[[*OF_REQUEST, "step"]].rename(columns={"step": "at"})
-
-    def _slot_tokens(self, rows: pd.DataFrame) -> pd.Series:
-        """Tokens that a request's blocks are for: those in the cache.
-
-        By the rules of vLLM 0.4.2, all of a prompt, with the output tokens that are recomputed,
-        once its first chunk is computed.
-        """
-        if not self._whole_prompts:
-            return rows["end_tokens"]
-        prompts = self.records.requests[[*OF_REQUEST, "prompt_tokens"]]
-        prompt = rows[OF_REQUEST].merge(prompts, how="left", on=OF_REQUEST)["prompt_tokens"]
-        whole = (prompt.fillna(0) + rows["sampled_before"]).astype(np.int64)
-        return rows["end_tokens"].where(rows["phase"] != PREFILL, rows["end_tokens"].clip(whole))
-
-    @property
-    def _whole_prompts(self) -> bool:
-        return self.section("cache").get("admission") == VLLM_0_4_2
 
     @cached_property
     def ended(self) -> pd.DataFrame:
@@ -276,8 +170,11 @@ class RunTables:
     @cached_property
     def count_ended(self) -> Ints:
         """The number of requests that had ended, one value a pass."""
-        ended = self.ended.reset_index()
-        return self.sum_over_passes(ended.assign(step=ended["at"], until=np.inf), 1)
+        counts, ended = np.zeros(len(self.steps), np.int64), self.ended["at"]
+        for repeat, steps in self.steps.groupby("repeat"):
+            at = np.sort(ended[ended.index.get_level_values("repeat") == repeat])
+            counts[steps.index] = np.searchsorted(at, steps["step"], side="right")
+        return counts
 
     def count_arrived(self, column: str) -> Ints:
         """The number of requests that had arrived by the time in `column`, one value a pass."""
@@ -295,76 +192,13 @@ class RunTables:
 
     @cached_property
     def stays(self) -> pd.DataFrame:
-        """One row a stay: `repeat`, first `step`, `until` (the step after the last), `tokens`.
-
-        `context_tokens` were there before its pass, `slot_tokens` are those that its blocks are
-        for, `saved_tokens` those that its pass saved.
-        """
+        """One row a stay: `repeat`, first `step`, `until`, the step after the last."""
         rows = self.batch
         following = rows.groupby(OF_REQUEST)["step"].shift(-1)
         lost_at = first_after(rows, self._victim_steps)
         ended = rows.join(self.ended, on=OF_REQUEST)["at"]
         until = pd.concat([following, lost_at, ended], axis=1).min(axis=1)
-        return pd.DataFrame(
-            {
-                "repeat": rows["repeat"],
-                "step": rows["step"],
-                "until": until,
-                "tokens": rows["end_tokens"],
-                "context_tokens": rows["context_tokens"],
-                "slot_tokens": rows["slot_tokens"],
-                "saved_tokens": rows["saved_tokens"],
-            }
-        )
-
-    def away(self, is_kept: Callable[["pd.Series[str]"], "pd.Series[bool]"]) -> pd.DataFrame:
-        """The spans (`step` to `until`) of victims whose action `is_kept`.
-
-        A span ends where the request resumes, which may be in the pass that preempted it, or ends.
-        """
-        out = self.victims[is_kept(self.victims["policy"])].reset_index(drop=True)
-        back = self.resumptions[is_kept(self.resumptions["policy"])]
-        back = back.rename(columns={"step": "at"})[[*OF_REQUEST, "at"]]
-        ended = out.join(self.ended, on=OF_REQUEST)["at"].fillna(np.inf)
-        resumed = first_after(out.assign(step=out["step"] - 1), back)
-        until = np.minimum(resumed.fillna(np.inf), ended)
-        return out.assign(until=until)
-
-    def saved_before(self, victims: pd.DataFrame) -> pd.Series:
-        """Whether the activations of each victim were saved in its last pass."""
-        passes = self.batch.rename(columns={"step": "at"})[[*OF_REQUEST, "at", "saved_tokens"]]
-        at = last_until(victims, passes[[*OF_REQUEST, "at"]])
-        last = victims[OF_REQUEST].assign(at=at).merge(passes, how="left")
-        return last["saved_tokens"].set_axis(victims.index).fillna(0) > 0
-
-    @cached_property
-    def activation_blocks(self) -> Ints:
-        """Host blocks of activations, one value a pass.
-
-        They are kept of each request that runs and was saved in its last pass, and of such a
-        victim that is not recomputed.
-        """
-        stays = self.stays[self.stays["saved_tokens"] > 0]
-        away = self.away(keeps_tokens)
-        saved, blocks = self.saved_before(away), blocks_of(away["tokens"], self.records.block_size)
-        running = self.sum_over_passes(stays, blocks_of(stays["tokens"], self.records.block_size))
-        return running + self.sum_over_passes(away[saved], blocks[saved])
-
-    def sum_over_passes(self, spans: pd.DataFrame, values: pd.Series | int) -> Ints:
-        """Sum the values of the spans (`step` to `until`) that cover a pass, one value a pass."""
-        sizes = self.steps.groupby("repeat").size()
-        first = (sizes.cumsum() - sizes).reindex(spans["repeat"]).to_numpy()
-        length = sizes.reindex(spans["repeat"]).to_numpy()
-        begin = first + np.clip(spans["step"].to_numpy(float), 0, length)
-        end = first + np.clip(spans["until"].fillna(np.inf).to_numpy(float), 0, length)
-        weights = np.broadcast_to(np.asarray(values, float), begin.shape)
-        count = len(self.steps) + 1
-        begins, ends = (
-            np.bincount(edge.astype(np.int64), weights, count)
-            for edge in (begin, np.maximum(begin, end))
-        )
-        total: Ints = np.rint(np.cumsum(begins - ends)[:-1]).astype(np.int64)
-        return total
+        return rows[["repeat", "step"]].assign(until=until)
 
 
 def last_until(rows: pd.DataFrame, events: pd.DataFrame) -> pd.Series:

@@ -5,7 +5,6 @@ import pandas as pd
 
 from kvscope.analyse.oracles.run_tables import (
     OF_PASS,
-    OF_REQUEST,
     TOLERANCE_S,
     RunTables,
     bad_rows,
@@ -100,29 +99,6 @@ def layers_outside_pass(run: RunTables) -> Violations:
     )
 
 
-def request_times_differ(run: RunTables) -> Violations:
-    """A request's times are those of its passes, in order, and not before its arrival.
-
-    It is first scheduled when its first pass begins. Its first and last tokens appear at the end of
-    the first and the last pass that sampled one for it.
-    """
-    found = run.records.requests.join(_times(run), on=OF_REQUEST)
-    served = ~found["aborted"].astype(bool)
-    # A time is in `requests` exactly if the passes have it.
-    differ = _differ(found["first_scheduled_s"], found["first_pass"])
-    differ |= _differ(found["first_token_s"], found["first_token"])
-    differ |= served & _differ(found["finished_s"], found["last_token"])
-    order = [found[c] for c in ("arrival_s", "first_pass", "first_token", "finished_s")]
-    disorder = pd.Series(False, found.index)
-    for place, later in enumerate(order):
-        for earlier in order[:place]:
-            disorder |= later < earlier - TOLERANCE_S
-    return combine(
-        bad_rows(found, differ, lambda _: "its times differ from those of its passes"),
-        bad_rows(found, disorder, lambda _: "its times are not in order"),
-    )
-
-
 def given_up_wrong(run: RunTables) -> Violations | None:
     """A request is aborted between two passes, at the first end of a pass after its timeout.
 
@@ -147,21 +123,3 @@ def given_up_wrong(run: RunTables) -> Violations | None:
         wrong[rows.index] |= inside | late
     words = "aborted at {0:.6f} s, its timeout was at {1:.6f} s"
     return bad_rows(found, wrong, lambda r: words.format(r["finished_s"], r["limit"]))
-
-
-def _times(run: RunTables) -> pd.DataFrame:
-    """Seconds, indexed by request: start of its first pass, and its first and last token."""
-    rows = run.batch.merge(run.steps[[*OF_PASS, "start_s", "end_s"]], on=OF_PASS)
-    sampled = rows[rows["sampled_tokens"] > 0].groupby(OF_REQUEST)["end_s"]
-    return pd.DataFrame(
-        {
-            "first_pass": rows.groupby(OF_REQUEST)["start_s"].min(),
-            "first_token": sampled.min(),
-            "last_token": sampled.max(),
-        }
-    )
-
-
-def _differ(one: pd.Series, other: pd.Series) -> pd.Series:
-    """Where two times differ, or only one of them is known."""
-    return ((one - other).abs() > TOLERANCE_S) | (one.isna() != other.isna())

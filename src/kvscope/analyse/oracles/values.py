@@ -14,6 +14,7 @@ from kvscope.analyse.oracles.run_tables import (
 )
 from kvscope.arraytypes import Bools
 from kvscope.copies import clock_of
+from kvscope.evidence import CLOCK, PASSES
 from kvscope.oracle import Violations
 from kvscope.tables.column import RUNS, TOLD, Table
 
@@ -23,8 +24,22 @@ OF_RESUMPTIONS = ["wait_s", "recomputed_tokens", "hit_tokens", "own_hit_tokens"]
 """Columns of `preemptions` that all resumptions of a run have, or none."""
 
 
-def row_repeated(run: RunTables) -> Violations:
-    """No table has two rows with the same key."""
+def rows_wrong(run: RunTables) -> Violations:
+    """Rows and values are those that the tables declare.
+
+    No two rows have the same key. A column that must not be null has a finite value in every row;
+    one whose evidence the run lacks has a value in every row or in none, unless it is told. No
+    time, duration, size or count is negative. Every row names a request of the workload and a
+    recorded pass; passes are numbered from 0, and every repeat has every request. A request
+    arrives by itself, after others, or before a pass. Without all passes, only whether values are
+    missing is known.
+    """
+    if not run.evidence.issuperset((PASSES, CLOCK)):
+        return _missing(run)
+    return combine(_repeated(run), _missing(run), _negative(run), _without_owner(run))
+
+
+def _repeated(run: RunTables) -> Violations:
     return combine(
         *(
             _bad(table.name, frame, frame.duplicated(table.keys), "duplicate row")
@@ -33,17 +48,11 @@ def row_repeated(run: RunTables) -> Violations:
     )
 
 
-def value_missing(run: RunTables) -> Violations:
-    """Every column that must not be null has a finite value in every row.
-
-    A column whose evidence the run lacks has a value in every row or in none, unless it is told.
-    So has what some runs do not know, such as what was found in the prefix cache, or what a
-    resumption cost. A request arrives by itself, after others, or before a pass.
-    """
+def _missing(run: RunTables) -> Violations:
     requests = run.records.workload
     nowhere = requests[["arrival_s", "after", "arrival_pass"]].isna().all(axis=1)
     return combine(
-        *(_missing(run, table, frame) for table, frame in _tables(run)),
+        *(_missing_in(run, table, frame) for table, frame in _tables(run)),
         _bad(
             "workload",
             requests,
@@ -55,7 +64,7 @@ def value_missing(run: RunTables) -> Violations:
     )
 
 
-def _missing(run: RunTables, table: Table, frame: pd.DataFrame) -> Violations:
+def _missing_in(run: RunTables, table: Table, frame: pd.DataFrame) -> Violations:
     known = {column.name: run.evidence >= {*column.evidence} for column in table.columns}
     always = [column for column in table.columns if not column.null]
     due = [column.name for column in always if known[column.name]]
@@ -73,8 +82,7 @@ def _missing_in_some(name: str, frame: pd.DataFrame, columns: list[str]) -> Viol
     return _bad_cell(name, frame, absent, "has no value, as other rows have")
 
 
-def value_negative(run: RunTables) -> Violations:
-    """No time, duration, size or count is negative."""
+def _negative(run: RunTables) -> Violations:
     return combine(
         *(
             _bad_cell(table.name, frame, frame.select_dtypes("number") < 0, "is negative")
@@ -98,11 +106,7 @@ def time_source_differs(run: RunTables) -> Violations:
     )
 
 
-def row_without_owner(run: RunTables) -> Violations:
-    """Every row names a request of the workload and a recorded pass.
-
-    The passes of a repeat are numbered from 0, and every repeat has every request of the workload.
-    """
+def _without_owner(run: RunTables) -> Violations:
     passes = pd.MultiIndex.from_frame(run.steps[OF_PASS])
     known = set(run.records.workload["request_id"])
     found: list[Violations] = [_gap(run)]
