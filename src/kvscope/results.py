@@ -30,6 +30,7 @@ from kvscope.layout import (
 )
 from kvscope.runschema import EVIDENCE, TRANSFERS, RunRecord
 from kvscope.tables import ANALYSIS_TABLES, COMPARISONS, HOST_TABLES, METRICS, Table
+from kvscope.tables.added import AddedTable, added_tables, find_table
 from kvscope.time_sources import BY_CLOCK, time_source_of
 
 SOURCED = tuple(t for t in (*HOST_TABLES, *ANALYSIS_TABLES) if "time_source" in t.names)
@@ -144,6 +145,32 @@ class Run:
         """The rows of `requests` that were aborted before their last token."""
         return self.requests[self.requests["aborted"].astype(bool)]
 
+    # ------------------------------------------------------------------ tables of other packages
+
+    @property
+    def added_tables(self) -> dict[str, AddedTable]:
+        """The tables of installed packages that the run has, by name."""
+        recorded = self.record.files
+        return {name: one for name, one in added_tables().items() if one.table.file in recorded}
+
+    @property
+    def added_names(self) -> list[str]:
+        """Their names."""
+        return list(self.added_tables)
+
+    def added(self, name: str) -> pd.DataFrame:
+        """A table of another package; BadInput if the run has none of that name."""
+        if (one := self.added_tables.get(name)) is None:
+            known = ", ".join(self.added_names) or "none"
+            raise BadInput(
+                f"{self.directory}: the run has no table {name!r:.60} of an installed package; "
+                f"it has {known}"
+            )
+        whole: pd.DataFrame | None = vars(self.whole).get(name)
+        if whole is None:
+            whole = vars(self.whole)[name] = self.read(one.table)
+        return whole if self.repeat is None else whole[whole["repeat"] == self.repeat]
+
     # ------------------------------------------------------------------ repeats
 
     @property
@@ -180,14 +207,18 @@ class Run:
 
     def variant(self, **known: Any) -> Self:
         """A copy of the run in which `known` replaces the record, its `facts`, or tables."""
-        read = {name: frame for name, frame in vars(self).items() if name in tables.TABLES}
+        read = {name: frame for name, frame in vars(self).items() if find_table(name)}
         return type(self)(self.directory, **{"record": self.record, **self._known, **read, **known})
 
     # ------------------------------------------------------------------ reading
 
     def path(self, table: Table) -> Path:
         """The path of a table's file."""
-        return (self.directory if table in HOST_TABLES else self.tables_directory) / table.file
+        return (self.directory if self._recorded(table) else self.tables_directory) / table.file
+
+    def _recorded(self, table: Table) -> bool:
+        """Whether a table is one of those that a run records itself."""
+        return table in HOST_TABLES or table.name not in tables.TABLES
 
     def read(self, table: Table, columns: list[str] | None = None) -> pd.DataFrame:
         """Read a table of all repeats, or some columns of it, from its file.
@@ -199,7 +230,7 @@ class Run:
             sources = (tables.PREEMPTIONS.file, tables.STEPS.file)
             runfile.require_unchanged(self.directory, self.record, *sources)
             return earlier.read_transfers(self.directory, self.record)
-        if table in HOST_TABLES:
+        if self._recorded(table):
             runfile.require_unchanged(self.directory, self.record, path.name)
             if not path.exists():
                 return table.empty()

@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from kvscope import runschema
+from kvscope import plugins, runschema
 from kvscope.errors import BadInput, CannotWrite
 from kvscope.files import (
     make_directory,
@@ -38,6 +38,7 @@ PERFETTO = "trace.perfetto-trace"  # in the directory of the collected tables
 NSYS_LOG = "nsys.log"  # as well: what Nsight Systems says of its capture
 SPOOL = "kernel_events.tmp"  # KV events of a repeat before they are encoded; removed after the run
 NSYS_REPORT, NSYS_EXPORT = "trace.nsys-rep", "trace.sqlite"
+TABLES_OF_OTHERS = "kvscope.table"  # group of entry points, each of which is a table's name
 IMPORTED_FROM = "imported_from"  # key of run.json, only in imported runs
 RECORDED = "recorded"  # key of run.json, only in recordings of a server (`kvscope record`)
 TRACING = "tracing"  # key of run.json, only in runs with KV events
@@ -48,8 +49,7 @@ SUPERVISOR_LOCK = ".run.lock"  # held by the process that measures or changes a 
 MEASURE_AGAIN = "measure-again"
 
 
-# The files of a run whose size and SHA-256 run.json records.
-RECORDED_FILES = (
+_RECORDED_FILES = (
     EXPERIMENT_FILE,
     *("workload.parquet", "requests.parquet", "steps.parquet"),
     *("batch.parquet", "preemptions.parquet", "transfers.parquet"),
@@ -60,14 +60,19 @@ RECORDED_FILES = (
 )
 
 
+def recorded_files() -> tuple[str, ...]:
+    """The files of a run whose size and SHA-256 run.json records, if they are there."""
+    return *_RECORDED_FILES, *(f"{name}.parquet" for name in plugins.names(TABLES_OF_OTHERS))
+
+
 def file_record(path: Path) -> dict[str, Any]:
     """Size and SHA-256 of a file, as run.json and accounts record them."""
     return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
 
 def file_records(directory: Path) -> dict[str, dict[str, Any]]:
-    """Size and SHA-256 of each of RECORDED_FILES that exists in `directory`, by name."""
-    present = [directory / name for name in RECORDED_FILES if (directory / name).exists()]
+    """Size and SHA-256 of each of `recorded_files` that exists in `directory`, by name."""
+    present = [directory / name for name in recorded_files() if (directory / name).exists()]
     return {path.name: file_record(path) for path in present}
 
 
@@ -228,7 +233,7 @@ def _status(directory: Path) -> str | None:
 def _move(attempt: Path, directory: Path) -> None:
     new = read_record(attempt)
     remove(directory / RUN_DONE)
-    for name in RECORDED_FILES:
+    for name in recorded_files():
         if (attempt / name).exists():
             _replace(attempt / name, directory / name)
         elif name not in new.files:

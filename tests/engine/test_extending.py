@@ -6,14 +6,24 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
+from kvscope import plugins
+from kvscope.analyse.oracles.registry import judge_tables
+from kvscope.analyse.records import Records, read_records
+from kvscope.errors import BadInput
+from kvscope.oracle import HELD, VIOLATED
+from kvscope.plan import registry
+from kvscope.tables.added import added_tables
 from tests.warm import Warm
 
 from .conftest import ROOT, kvscope
+from .forged_runs import found
 
 pytestmark = pytest.mark.engine
 TEXT = (ROOT / "docs" / "EXTENDING.md").read_text(encoding="utf-8")
@@ -110,3 +120,52 @@ def test_the_run_keeps_all_oracles_and_names_the_package(toys: Path, warm: Warm)
     versions = json.loads((toys / "run.json").read_text())["versions"]
     assert versions["overflow"] == "toys 0.1, toy_overflow:Stash"
     assert versions["device"] == "toys 0.1, toy_device:Toy"
+
+
+@pytest.fixture
+def installed(toys: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Records]:
+    """The run, read where its package is installed."""
+    caches = (plugins.names, plugins.find, added_tables, registry.find_registered)
+    monkeypatch.syspath_prepend(str(TOYS))
+    for cached in caches:
+        cached.cache_clear()
+    yield read_records(toys)
+    for cached in caches:
+        cached.cache_clear()
+
+
+def test_a_table_of_another_package_is_recorded_and_judged(installed: Records):
+    rows = installed.added("toy_requests")
+    assert len(rows) == len(installed.batch)
+    assert {*installed.of_repeat(1).added("toy_requests")["repeat"]} == {1}
+    assert rows.groupby(["repeat", "step"])["computed_share"].sum().round(9).eq(1).all()
+    assert found(installed, VIOLATED) == set()
+    assert "added_differ" in found(installed, HELD)
+
+
+@pytest.mark.parametrize("column", ["computed_tokens", "computed_share"])
+def test_what_follows_from_other_columns_is_held_against_them(installed: Records, column: str):
+    rows = installed.added("toy_requests").copy()
+    rows[column] += rows.index == 3
+    row: Any = rows.loc[3].to_dict()
+    verdicts = judge_tables(installed.variant(toy_requests=rows))
+    (words,) = [one.first for one in verdicts if one.name == "added_differ"]
+    assert words.startswith(f"toy_requests.{column} is {row[column]}")
+    assert f"step {row['step']}, request_id {row['request_id']}" in words
+
+
+def test_a_row_of_it_that_is_lost_or_repeated_is_noticed(installed: Records):
+    rows = installed.added("toy_requests")
+    assert "added_differ" in found(installed.variant(toy_requests=rows.drop(index=3)), VIOLATED)
+    again = pd.concat([rows, rows.iloc[[3]]], ignore_index=True)
+    assert "rows_wrong" in found(installed.variant(toy_requests=again), VIOLATED)
+
+
+def test_its_metric_is_computed_and_without_the_package_the_run_is_as_sound(toys: Path, warm: Warm):
+    done = kvscope("analyse", str(toys), env=with_toys(warm))
+    assert done.returncode == 0, done.stderr
+    metrics = pd.read_parquet(toys / "metrics.parquet").set_index("metric")
+    assert 0 < float(metrics["value"]["toy_largest_share"]) <= 1
+    assert not added_tables()
+    with pytest.raises(BadInput, match="no table 'toy_requests' of an installed package"):
+        read_records(toys).added("toy_requests")

@@ -1,4 +1,4 @@
-"""A figure of another package: the tokens of each request."""
+"""Figures of another package: the tokens of each request, and its table."""
 
 from collections.abc import Sequence
 
@@ -20,4 +20,20 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     return Drawing((View(chart, {"requests": requests[["request_id", "prompt_tokens"]]}),))
 
 
+def draw_shares(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
+    """A point a request of each pass of the first complete experiment, from the package's table."""
+    if not study.complete or "toy_requests" not in study.complete[0].records.added_names:
+        return None
+    rows = study.complete[0].records.of_repeat(0).added("toy_requests")
+    chart = {
+        "data": {"name": "shares"},
+        "mark": "point",
+        "encoding": {"x": number("step"), "y": number("computed_share")},
+    }
+    return Drawing((View(chart, {"shares": rows[["step", "computed_share"]]}),))
+
+
+SHARES = Figure(
+    "Shares of requests", "Part of a pass's tokens, by request.", draw_shares, order=999
+)
 FIGURE = Figure("Tokens of each request", "Prompt tokens by request.", draw, order=15)

@@ -25,14 +25,15 @@ from kvscope.plan.experiment import read_settings, unknown_options
 from kvscope.runfile import (
     EXPERIMENT_FILE,
     PERFETTO,
-    RECORDED_FILES,
     RUN_FILE,
     file_problem,
     read_record,
+    recorded_files,
     require_collected,
 )
 from kvscope.runschema import RunRecord
 from kvscope.scratch import scratch_directory
+from kvscope.tables.added import find_table
 
 STAGES = (COLLECTED, ANALYSED)
 
@@ -102,15 +103,15 @@ def _damaged_files(run: Path, record: RunRecord) -> Iterator[str]:
     for name, file in record.files.items():
         path = run / name
         complaint = file_problem(path, file)
-        if complaint is None and path.suffix == ".parquet" and path.stem in tables.TABLES:
-            complaint = tables.check_file(tables.TABLES[path.stem], path)
+        if complaint is None and path.suffix == ".parquet" and (table := find_table(path.stem)):
+            complaint = tables.check_file(table, path)
         if complaint:
             yield complaint
 
 
 def _not_recorded(run: Path, record: RunRecord) -> Iterator[str]:
     """Files of a run that run.json does not vouch for."""
-    for name in RECORDED_FILES:
+    for name in recorded_files():
         if name not in record.files and (run / name).exists():
             yield f"{run / name}: there, but not recorded in {RUN_FILE}"
     if EXPERIMENT_FILE not in record.files and not (record.imported_from or record.recorded):

@@ -11,7 +11,7 @@ names them.
 from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kvscope.actions import RECOMPUTE, Action
 from kvscope.copies import HOST_CLOCK
@@ -150,6 +150,8 @@ class Recording:
     # One transformer block after another: pass, block, start and end in ns. Plain numbers, because
     # objects would keep Python's garbage collector busy.
     layers: "array[int]" = field(default_factory=lambda: array("q"))
+    # The recorders of tables of other packages (`engine.added.RowRecorder`), by table.
+    added: dict[str, Any] = field(default_factory=dict)
     # How often each request that has ended was preempted, as the scheduler counts.
     counted: dict[str, int] = field(default_factory=dict)
 

@@ -8,6 +8,7 @@ is called. Rows are made of what vLLM made for a pass once nothing is timed.
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from kvscope.engine.added import AddedRecorders
 from kvscope.engine.cached_blocks import CachedBlocks
 from kvscope.engine.clock import Clock
 from kvscope.engine.marks import Marks
@@ -43,12 +44,14 @@ class RunRecorder(Recorder):
             observer.follow(scheduler.kv_cache_manager, "allocate_slots", after=self._allocates)
         if scheduler.prefix_cache is not None:
             CachedBlocks(self, observer)
+        self._added = AddedRecorders(scheduler, self.clock.now_ns)
 
     def begin(self, recording: Recording, marks: Marks) -> None:
         """Record into `recording` from now on; its passes are numbered from 0."""
         self.recording, self.marks = recording, marks
         self.observer.begin(marks)
         self._scheduler.tier.begin(recording)
+        self._added.begin(recording)
 
     # ------------------------------------------------------------------ what is observed
 

@@ -13,9 +13,7 @@ import pandas as pd
 from kvscope import tables
 from kvscope.files import read_json, remove_temporaries
 from kvscope.runfile import KERNEL_EVENTS, SESSION_FILE
-
-REPEATED = tuple(table for table in tables.HOST_TABLES if "repeat" in table.names)
-"""The tables with rows of each repeat."""
+from kvscope.tables.added import added_tables
 
 
 def read_session(directory: Path) -> dict[str, Any]:
@@ -34,7 +32,7 @@ def keep_whole_repeats(directory: Path, session: dict[str, Any]) -> None:
     """Cut the files of a killed process to the repeats that session.json counts."""
     remove_temporaries(directory)
     repeats = len(repeats_of(session))
-    for table in REPEATED:
+    for table in _repeated():
         path = directory / f"{table.name}.parquet"
         if path.exists():
             frame = tables.read(table, path)
@@ -42,6 +40,12 @@ def keep_whole_repeats(directory: Path, session: dict[str, Any]) -> None:
     events = directory / KERNEL_EVENTS
     if events.exists():
         os.truncate(events, session.get("kernel_events_bytes", 0))
+
+
+def _repeated() -> list[tables.Table]:
+    """The tables with rows of each repeat."""
+    added = [one.table for one in added_tables().values()]
+    return [table for table in tables.HOST_TABLES if "repeat" in table.names] + added
 
 
 def read_repeats(directory: Path, table: tables.Table, count: int) -> list[pd.DataFrame]:

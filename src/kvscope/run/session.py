@@ -47,6 +47,7 @@ from kvscope.run.recorder import (
 from kvscope.run.serving import ServingResult, requests_table, serve
 from kvscope.run.throughput import throughput_tokens_per_s
 from kvscope.runfile import EXPERIMENT_FILE, KERNEL_EVENTS, SESSION_FILE
+from kvscope.tables.added import added_tables
 from kvscope.workload.requests import Request, build, to_frame
 
 STARTING = "starting the engine"
@@ -102,6 +103,11 @@ class Session:
         self.outcomes = read_repeats(self.directory, tables.REQUESTS, count)
         read = (read_repeats(self.directory, table, count) for table in RECORDED)
         self.repeats = [RepeatTables(*each) for each in zip(*read, strict=True)]
+        for name, one in added_tables().items():
+            if (self.directory / one.table.file).exists():
+                rows = read_repeats(self.directory, one.table, count)
+                for repeat, frame in zip(self.repeats, rows, strict=True):
+                    repeat.added[name] = frame
         for entry in repeats:
             self.origins_ns.append(self.start_ns + entry.pop("start_ns"))
             self.durations_s.append(entry.pop("duration_s"))
@@ -290,6 +296,9 @@ def write_tables(session: Session) -> None:
     _write(tables.STEPS, [steps], directory)
     for table in _tables_due(session.experiment):
         _write(table, [getattr(repeat, table.name) for repeat in session.repeats], directory)
+    for name, added in added_tables().items():
+        if rows := [repeat.added[name] for repeat in session.repeats if name in repeat.added]:
+            _write(added.table, rows, directory)  # another engine may have none
     session.repeats_written = len(session.repeats)
 
 

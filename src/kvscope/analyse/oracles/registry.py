@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from kvscope.analyse.oracles import (
+    added,
     batches,
     cache,
     clocks,
@@ -75,6 +76,7 @@ _REPLAYED = _need(
     PASSES,
     also=lambda run: not run.records.requests.empty,
 )
+_ADDED = _seen("tables of other packages", also=lambda run: bool(run.records.added_names))
 _SETTINGS = _seen("an experiment.yaml", SETTINGS, also=lambda run: bool(run.records.settings))
 _WORKLOAD = _seen("a complete experiment.yaml", SETTINGS, also=workload.has_all_settings)
 _PROFILED = _seen("an export of Nsight Systems", also=profiled.is_profiled)
@@ -184,6 +186,7 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(modeled.modeled_facts_wrong, _BATCHES),
     Oracle(profiled.ranges_differ, _PROFILED),
     Oracle(replay.differs_from_replay, _REPLAYED),
+    Oracle(added.added_differ, _ADDED),
     Oracle(batches.drafts_wrong, _DRAFTS),
     Oracle(batches.batching_wrong, _SETTINGS),
     Oracle(cache.capacity_exceeded, _PASSES),

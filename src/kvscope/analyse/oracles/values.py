@@ -146,3 +146,5 @@ def _gap(run: RunTables) -> Violations:
 def _tables(run: RunTables) -> Iterator[tuple[Table, pd.DataFrame]]:
     for table in tables.HOST_TABLES:
         yield table, getattr(run.records, table.name)
+    for name, added in run.records.added_tables.items():
+        yield added.table, run.records.added(name)

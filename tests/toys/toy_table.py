@@ -1,0 +1,54 @@
+"""A table of another package, with a metric: what each request of a pass has computed."""
+
+from typing import Any
+
+import pandas as pd
+
+from kvscope.analyse.metric import Metric
+from kvscope.tables.added import AddedTable
+from kvscope.tables.column import F64, I32, Table, derived, told, witnessed
+from kvscope.tables.columns import REPEAT, REQUEST, STEP
+
+TABLE = Table(
+    "toy_requests",
+    "one request of a pass",
+    (
+        REPEAT,
+        STEP,
+        REQUEST,
+        told("priority", I32, "the priority that vLLM gives it, which nothing follows from"),
+        witnessed("computed_tokens", I32, "tokens in the cache once the pass is scheduled"),
+        derived("computed_share", F64, "part of the tokens of all requests of the pass"),
+    ),
+)
+
+
+def derive(rows: pd.DataFrame) -> pd.DataFrame:
+    """`computed_share` follows from the rows of a pass."""
+    together = rows.groupby(["repeat", "step"])["computed_tokens"].transform("sum")
+    return rows.assign(computed_share=rows["computed_tokens"] / together)
+
+
+def follows(repeat: Any) -> pd.DataFrame:
+    """`computed_tokens` follows from the context of a request and its part of the pass."""
+    rows = repeat.batch[["step", "request_id"]]
+    return rows.assign(
+        computed_tokens=repeat.batch["context_tokens"] + repeat.batch["scheduled_tokens"]
+    )
+
+
+def _largest(repeat: Any) -> float:
+    return float(repeat.added(TABLE.name)["computed_share"].max())
+
+
+ADDED = AddedTable(TABLE, "toy_recorder:Requests", derive, follows)
+LARGEST = Metric(
+    name="toy_largest_share",
+    unit="",
+    heading="Largest share of a request",
+    formula="max(toy_requests.computed_share)",
+    of=_largest,
+    better=-1,
+    display="",
+    column=36,
+)
