@@ -33,7 +33,6 @@ from kvscope.evidence import (
     SETTINGS,
     STALLS,
 )
-from kvscope.kv_plan import KINDS
 from kvscope.oracle import VIOLATED, Need, Oracle, Verdict, judge, verdict
 from kvscope.runfile import KERNEL_EVENTS
 from kvscope.runschema import OTHER_CLOCKS
@@ -59,11 +58,6 @@ def _seen(
 def _has_column(table: str, name: str) -> Callable[[RunTables], bool]:
     """Whether some row of a table has a value in a column."""
     return lambda run: bool(getattr(run.records, table)[name].notna().any())
-
-
-def _blocks_follow(run: RunTables) -> bool:
-    """Whether blocks follow from tokens: drafts that were wrong leave theirs with their request."""
-    return not run.most_drafts and all(group.kind in KINDS for group in run.kv_groups)
 
 
 def _preempts(run: RunTables) -> bool:
