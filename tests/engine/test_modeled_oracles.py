@@ -106,7 +106,7 @@ def test_scheduling_takes_no_modeled_time(
     ("place", "value", "oracle"),
     [
         ("warmup.classes", 20, "facts_differ"),
-        ("warmup.copies", {"save": {"count": 3}}, "facts_differ"),
+        ("warmup.copies", {"save": {"count": 3, "fastest_bytes_per_s": 1e9}}, "facts_differ"),
         ("repeats.until", 0.05, "settings_differ"),
         ("repeats.reached", True, "settings_differ"),
     ],
