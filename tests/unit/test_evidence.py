@@ -26,7 +26,7 @@ OF_SETTINGS = {
     *("batching_wrong", "facts_differ", "limit_exceeded", "prediction_wrong", "settings_differ"),
     *("victim_wrong", "clocks_differ", "copy_cpu_wrong", "timings_differ"),
 }
-OF_ORDER = {"passes_apart", "passes_overlap"}
+OF_ORDER = {"passes_apart", "passes_overlap", "preemption_misplaced"}
 OF_ANY_RUN = {"blocks_leaked", "outputs_differ", "rows_wrong", "time_source_differs"}
 IN_USE = {"steps.kv_blocks_used", "preemptions.blocks", "transfers.blocks"}
 CACHED = {"hits", "evictions"}

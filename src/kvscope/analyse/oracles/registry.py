@@ -105,7 +105,7 @@ _ACTIVATIONS_KEPT = _seen(
 _IN_ORDER = _seen("passes that are scheduled one after another", ORDER)
 _DRAFTS = _seen("passes with speculative decoding", also=lambda run: bool(run.most_drafts))
 _ABORTED = _seen("requests that were aborted")
-_PREEMPTIONS = _seen("preemptions", also=_preempts)
+_PREEMPTIONS = _seen("preemptions, and passes in order", ORDER, also=_preempts)
 _VICTIMS = _seen(
     "preemptions of victims by overflow.victim",
     also=lambda run: _preempts(run) and victims.chosen_by(run) is not None,
