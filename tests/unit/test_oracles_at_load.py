@@ -32,7 +32,7 @@ KINDS = {
 }
 BESIDE_S = 1e-9  # a wait just before or after a reading
 INSIDE_S = 2e-9  # the inner of two readings that were taken right after each other
-GPU = {"name": "NVIDIA A100-SXM4-40GB"}
+GPU = {"name": "NVIDIA A100-SXM4-40GB", "memory_bytes": 40 * 2**30}
 TIMES = ("time_s", "first_scheduled_s", "first_token_s", "finished_s")
 
 
