@@ -39,7 +39,8 @@ class Columns:
 
     def known(self, name: str) -> bool:
         """Whether the column has any value."""
-        return any(value is not None for value in self[name])
+        values = self[name]
+        return values.count(None) < len(values)
 
 
 def _listed(column: "pd.Series[Any]") -> list[Any]:
@@ -47,6 +48,8 @@ def _listed(column: "pd.Series[Any]") -> list[Any]:
     if column.dtype.kind in "iub":
         return values
     absent = column.isna().to_numpy()
+    if absent.all():
+        return [None] * len(values)
     if absent.any():
         values = [None if null else value for value, null in zip(values, absent, strict=True)]
     if column.dtype.kind == "f" and not str(column.name).endswith("_s"):

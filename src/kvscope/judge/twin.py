@@ -410,15 +410,16 @@ class Twin:
     def _row(self, row: Scheduled, saved: dict[str, int], pass_tokens: int) -> Request | None:
         """Compute one request of a pass; returns it if it ends with that."""
         request, step = self.requests[row.request_id], self.step
-        context, drafts = request.tokens, row.draft_tokens or 0
+        context, drafts, accepted = request.tokens, row.draft_tokens or 0, row.accepted_tokens or 0
         if request.first_s is None:
             request.first_s = self.told.starts_s[step]
         known = context + row.tokens - drafts
-        due = 1 + (row.accepted_tokens or 0) if known == request.length else 0
+        due = 1 + accepted if known == request.length else 0
         if self.rules.ends_early and self.told.last_row.get(row.request_id) == step:
             due = min(due, row.sampled_tokens)
-        end = known + min(row.accepted_tokens or 0, max(0, due - 1))
-        again = max(0, min(request.highest, end) - context)
+        end = known + min(accepted, max(0, due - 1)) if accepted else known
+        highest = request.highest
+        again = min(highest, end) - context if highest > context else 0
         decodes = request.given > 0 and row.tokens - drafts == 1 and not again
         if self._jobs:
             self._jobs.offer(request, context + row.tokens)
@@ -427,7 +428,8 @@ class Twin:
             share = again / pass_tokens
             self.rows.add_cost(request.cost_row, self.told.forward_s[step] * share)
         self._set_tokens(request, end)
-        request.highest = max(request.highest, end)
+        if end > highest:
+            request.highest = end
         if due:
             request.given += due
             request.recovering = False
