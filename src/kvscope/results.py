@@ -155,7 +155,7 @@ class Run:
 
     @property
     def added_names(self) -> list[str]:
-        """Their names."""
+        """The names of the tables of installed packages that the run has."""
         return list(self.added_tables)
 
     def added(self, name: str) -> pd.DataFrame:

@@ -1,5 +1,6 @@
 """Records the tables that other packages add to a run, each by an observer of its own."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from pkgutil import resolve_name
 from typing import Any
@@ -13,12 +14,12 @@ Seconds = Callable[[int], float]
 """Seconds since the start of the repeat, of an instant of the engine's clock in nanoseconds."""
 
 
-class RowRecorder(Recorder):
+class RowRecorder(Recorder, ABC):
     """Takes what is observed of a scheduler in one repeat, and makes rows of it."""
 
+    @abstractmethod
     def rows(self, seconds: Seconds) -> Iterable[Mapping[str, Any]]:
         """The rows of the table: `step`, the other keys, told and witnessed columns."""
-        raise NotImplementedError
 
 
 class AddedRecorders:
