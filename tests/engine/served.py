@@ -3,8 +3,8 @@
     python -m tests.engine.served MODEL RESULTS
 
 Standard input has a JSON list of engines: settings of `EngineArgs`, and under `record` where each
-is recorded, or null; under `file_bytes`, if it is there, how long files may become; under
-`overlapping`, whether its scheduler is driven as with asynchronous scheduling. Requests come
+is recorded, or null; under `more_bytes`, if it is there, how much longer the recording may become
+after its first passes; under `overlapping`, whether its scheduler is driven as with asynchronous scheduling. Requests come
 while others run, share prefixes, and one is aborted; the cache is too small for them. RESULTS gets
 the tokens of the requests, and vLLM's own counts, a list too.
 """
@@ -14,6 +14,7 @@ import os
 import random
 import resource
 import sys
+import time
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,25 @@ def counts() -> dict[str, float]:
     return found
 
 
+def allow_more(recording: Path, more_bytes: int, wait_s: float = 60.0) -> None:
+    """Let the recording grow by some bytes, no more, once a pass of it is written."""
+    from kvscope.record.glance import look
+
+    deadline_s = time.monotonic() + wait_s
+    while look(recording) is None:
+        assert time.monotonic() < deadline_s, f"no pass is in {recording} after {wait_s} s"
+        time.sleep(0.05)
+    written = max(path.stat().st_size for path in recording.glob("segment-*"))
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (written + more_bytes, hard))
+
+
 def serve(
-    model: str, settings: dict[str, Any], file_bytes: int | None, overlapping: bool
+    model: str,
+    settings: dict[str, Any],
+    recording: str | None,
+    more_bytes: int | None,
+    overlapping: bool,
 ) -> dict[str, Any]:
     """Serve the requests; the tokens of each, and vLLM's counts."""
     from vllm import SamplingParams
@@ -72,8 +90,7 @@ def serve(
     engine = LLMEngine.from_engine_args(arguments)
     if overlapping:
         return overlap(engine.engine_core.engine_core)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft if file_bytes is None else file_bytes, hard))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     outputs: dict[str, list[int]] = {}
     passes, aborted = 0, False
     while len(outputs) < REQUESTS or engine.has_unfinished_requests():
@@ -88,6 +105,8 @@ def serve(
             )
             outputs[str(number)] = []
             engine.add_request(str(number), {"prompt_token_ids": prompt}, how)
+        if passes == PASSES_APART and recording is not None and more_bytes is not None:
+            allow_more(Path(recording), more_bytes)
         passes += 1
         for output in engine.step():
             outputs[output.request_id] += output.outputs[0].token_ids
@@ -100,7 +119,7 @@ def serve(
         "counts": counts(),
         "scheduler": type(scheduler).__name__,
     }
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     engine.engine_core.shutdown()
     return found
 
@@ -168,7 +187,8 @@ def main(model: str, results: Path, engines: list[dict[str, Any]]) -> None:
             serve(
                 model,
                 settings,
-                settings.pop("file_bytes", None),
+                record,
+                settings.pop("more_bytes", None),
                 settings.pop("overlapping", False),
             )
         )
