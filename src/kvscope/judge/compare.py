@@ -1,7 +1,9 @@
 """Compares what a run has stored with what the replay gives, cell by cell."""
 
+import gc
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,8 +74,21 @@ def compare(
     result = Comparison()
     if PASSES in evidence:
         for number, run in repeats:
-            _compare(result, number, run, rules, frozenset(evidence), prompts)
+            with _no_collection():
+                _compare(result, number, run, rules, frozenset(evidence), prompts)
     return result
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Collect no garbage meanwhile: hundreds of thousands of rows are made, and all are kept."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _compare(

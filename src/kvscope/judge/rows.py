@@ -112,13 +112,9 @@ class Rows:
         self._totals[2] += again
         self._totals[3] += sampled
         self._totals[4] += request.recovering
-        self.of["batch"].append(
-            (
-                *(step, request.id, DECODE if decodes else PREFILL, tokens, again),
-                *(request.tokens, sampled, request.recovering, saved, hit, own, loaded),
-                *(row.draft_tokens, row.accepted_tokens),
-            )
-        )
+        computed = step, request.id, DECODE if decodes else PREFILL, tokens, again
+        state = request.tokens, sampled, request.recovering, saved, hit, own, loaded
+        self.of["batch"].append(computed + state + (row.draft_tokens, row.accepted_tokens))
 
     def _find(self, step: int, request: Request) -> None:
         resumed = request.lost is not None

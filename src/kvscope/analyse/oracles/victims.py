@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from kvscope.analyse.oracles.run_tables import OF_REQUEST, RunTables, bad_rows
@@ -14,15 +15,32 @@ from kvscope.plan import registry
 from kvscope.plan.policy import CHEAPEST, LAST, RANDOM, Overflow, drawn
 from kvscope.plan.preemption_cost import preemption_cost
 
-Rank = Callable[[pd.DataFrame], pd.Series]
+Values = npt.NDArray[Any]
+
+
+class Running(NamedTuple):
+    """The running requests while a pass is scheduled: arrays with a value for each.
+
+    `tokens` are in the cache, `length` are those of prompt and output so far; `arrived` and
+    `admitted` are the order of arrival, and the pass since which they run.
+    """
+
+    request_id: Values
+    tokens: Values
+    length: Values
+    arrived: Values
+    admitted: Values
+
+
+Rank = Callable[[Running], Values]
 
 RANKS: Mapping[str, Rank] = {
-    LAST: lambda running: running["admitted"],
-    "first": lambda running: -running["arrived"],
-    "longest": lambda running: running["length"],
-    "shortest": lambda running: -running["length"],
-    "least_computed": lambda running: -running["tokens"],
-    "most_computed": lambda running: running["tokens"],
+    LAST: lambda running: running.admitted,
+    "first": lambda running: -running.arrived,
+    "longest": lambda running: running.length,
+    "shortest": lambda running: -running.length,
+    "least_computed": lambda running: -running.tokens,
+    "most_computed": lambda running: running.tokens,
 }
 """The rank of running requests by `overflow.victim`: the highest is preempted."""
 
@@ -54,15 +72,10 @@ def victim_wrong(run: RunTables) -> Violations:
     whom = str(chosen_by(run))
     rank, wrong = _rank(run, whom), []
     for repeat in run.records.repeats():
-        known = _Running(run, repeat.repeat)
+        known = _Passes(run, repeat.repeat)
         lost = run.victims[run.victims["repeat"] == repeat.repeat]
-        for step in lost["step"].unique().tolist():
-            of_pass, running = lost[lost["step"] == step], known.before(step)
-            running = running.assign(rank=rank(running))
-            if whom != LAST:
-                running = running.sort_values(["rank", "arrived"])
-                running["rank"] = range(len(running))
-            ranks = running["rank"].to_dict()
+        for step, of_pass in lost.groupby("step"):
+            ranks = _ranks(known.running(cast(int, step)), rank, whom)
             for place, victim in of_pass["request_id"].items():
                 if victim not in ranks or ranks[victim] < max(ranks.values()):
                     wrong.append(place)
@@ -72,23 +85,31 @@ def victim_wrong(run: RunTables) -> Violations:
     return bad_rows(rows, np.ones(len(rows), bool), lambda _: words)
 
 
+def _ranks(running: Running, rank: Rank, whom: str) -> dict[str, float]:
+    """The rank of each running request; of equal ones the last to arrive, but for `last`."""
+    ranks = rank(running)
+    if whom != LAST:
+        ranks = np.lexsort((running.arrived, ranks)).argsort()
+    return dict(zip(running.request_id, ranks.tolist(), strict=True))
+
+
 def _rank(run: RunTables, whom: str) -> Rank:
     if whom == CHEAPEST:
         experiment = experiment_of(run.records)
         seconds = preemption_cost(experiment.overflow, experiment)
-        return lambda running: -running["tokens"].map(seconds)
+        return lambda running: np.array([-seconds(tokens) for tokens in running.tokens.tolist()])
     if whom == RANDOM:
         return partial(_drawn, experiment_of(run.records).seed)
     return RANKS[whom]
 
 
-def _drawn(seed: int, running: pd.DataFrame) -> pd.Series:
-    rows = zip(running.index.tolist(), running["tokens"].tolist(), strict=True)
-    return pd.Series([drawn(seed, *row) for row in rows], running.index, float)
+def _drawn(seed: int, running: Running) -> Values:
+    rows = zip(running.request_id, running.tokens.tolist(), strict=True)
+    return np.array([drawn(seed, *row) for row in rows])
 
 
-class _Running:
-    """The requests of one repeat while each of its passes is scheduled."""
+class _Passes:
+    """The passes of one repeat, each with the requests that run while it is scheduled."""
 
     def __init__(self, run: RunTables, repeat: int | None) -> None:
         of_repeat = (run.batch["repeat"] == repeat).to_numpy()
@@ -99,22 +120,17 @@ class _Running:
         prompt = own["prompt_tokens"].reindex(rows["request_id"]).to_numpy()
         arrived = own["arrival_s"].rank(method="first").reindex(rows["request_id"]).to_numpy()
         ended = run.ended["at"].reindex(pd.MultiIndex.from_frame(rows[OF_REQUEST])).to_numpy()
-        self._first, self._until = stays["step"].to_numpy(float), stays["until"].to_numpy(float)
-        self._ended = ended
-        self._rows = pd.DataFrame(
-            {
-                "tokens": rows["end_tokens"],
-                "length": prompt + rows["sampled_before"] + rows["sampled_tokens"],
-                "arrived": arrived,
-                "admitted": admitted,
-            }
-        ).set_axis(rows["request_id"])
+        first, until = stays["step"].to_numpy(float), stays["until"].to_numpy(float)
+        self._first, self._until = first, np.fmin(until, ended - 1)
+        self._rows = Running(
+            rows["request_id"].to_numpy(object),
+            rows["end_tokens"].to_numpy(),
+            prompt + (rows["sampled_before"] + rows["sampled_tokens"]).to_numpy(),
+            arrived,
+            admitted.to_numpy(),
+        )
 
-    def before(self, step: int) -> pd.DataFrame:
-        """Those with an earlier pass that had neither ended nor been preempted since.
-
-        `tokens` are in the cache, `length` are those of prompt and output so far; `arrived` and
-        `admitted` are the order of arrival, and the pass since which they run.
-        """
-        there = (self._first < step) & ~(self._until < step) & ~(self._ended <= step)
-        return self._rows[there]
+    def running(self, step: int) -> Running:
+        """Those with an earlier pass that had neither ended nor been preempted since."""
+        there = (self._first < step) & ~(self._until < step)
+        return Running(*(values[there] for values in self._rows))
