@@ -7,6 +7,8 @@ preempting others; then those that are admitted. It never sees a cell that it wo
 
 from collections import deque
 from collections.abc import Collection
+from itertools import groupby
+from math import inf
 from typing import NamedTuple
 
 from kvscope.actions import RECOMPUTE, Action, action
@@ -123,26 +125,42 @@ class Twin:
         rows = {row.request_id: row for row in self.told.batch[self.step]}
         self._victims = deque(self.told.victims.get(self.step, ()))
         given_back = {victim.request_id: victim.scheduled_tokens for victim in self._victims}
-        start_s, loads = self.told.starts_s[self.step] - TOLERANCE_S, deque[Job]()
-        admits = any(not self.requests[name].running for name in rows)
-        for job in self.told.loads.get(self.step, ()):
-            if job.ordered_s < start_s or (self.rules.waiting_first and not admits):
-                self._begin_load(self.requests[job.request_id], job)
-            else:
-                loads.append(job)
+        loads = self._begin_loads(rows)
         for request in list(self._running):
             if request.running:  # it may have been preempted for one before it
                 row = rows.get(request.id)
                 more = given_back.get(request.id, row.tokens if row is not None else 0)
                 if more:
                     self._go_on(request, more)
-        self._preempt_rest()
+        self._preempt_before(inf)
         admitted = [self.requests[name] for name in rows if not self.requests[name].running]
         for request, load in self._in_turn(admitted, loads):
             if load is not None:
                 self._begin_load(request, load)
             else:
                 self._admit(request, rows[request.id].tokens)
+
+    def _begin_loads(self, rows: Collection[str]) -> deque[Job]:
+        """Begin the loads of schedules that gave no tokens, before the pass's own; returns others.
+
+        Such a schedule may have preempted all that ran.
+        """
+        start_s, rest = self.told.starts_s[self.step] - TOLERANCE_S, deque[Job]()
+        admits = any(not self.requests[name].running for name in rows)
+        first = self.rules.waiting_first
+        for ordered_s, jobs in groupby(self.told.loads.get(self.step, ()), lambda j: j.ordered_s):
+            if ordered_s >= start_s and (admits or not first):
+                rest.extend(jobs)
+                continue
+            until_s = min(start_s, ordered_s + TOLERANCE_S)
+            if not first:
+                self._preempt_before(until_s)
+            for job in jobs:
+                self._begin_load(self.requests[job.request_id], job)
+            if first:
+                self._preempt_before(until_s)
+        self._preempt_before(start_s)
+        return rest
 
     def _go_on(self, request: Request, more: int) -> None:
         """A running request gets blocks for a pass; as long as it lacks some, others make room."""
@@ -285,21 +303,22 @@ class Twin:
 
     # ------------------------------------------------------------------ preemptions
 
-    def _preempt_rest(self) -> None:
-        """Victims that made no room for a row: the last one asked for it, and went itself."""
-        if not self._victims:
+    def _preempt_before(self, time_s: float) -> None:
+        """Preempt those that made no room for a row: the last one asked for it, and went itself."""
+        victims = [victim for victim in self._victims if victim.time_s < time_s]
+        if not victims:
             return
-        last = self.requests[self._victims[-1].request_id]
+        self._victims = deque(victim for victim in self._victims if victim.time_s >= time_s)
+        last = self.requests[victims[-1].request_id]
         asks = None
-        if last.running and not self._victims[-1].scheduled_tokens:
+        if last.running and not victims[-1].scheduled_tokens:
             self._memory.slide(last)
             asks = self._memory.missing(last, last.length + self.rules.most_drafts)
-        for victim in self._victims:
+        for victim in victims:
             if asks is not None and self._memory.free >= asks + self.rules.kept_free:
                 request = self.requests[victim.request_id]
                 self._problem("was preempted although there was room", request, *BLOCKS_IN_ORDER)
             self._preempt(victim)
-        self._victims = deque()
 
     def _preempt(self, victim: Victim) -> None:
         request, memory = self.requests[victim.request_id], self._memory
