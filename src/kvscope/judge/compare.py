@@ -265,14 +265,14 @@ def _jobs(repeat: int, transfers: Columns, twin: Twin) -> Iterator[Difference]:
     jobs = transfers.where(job is not None for job in transfers["job"])
     names = ("step", "job", "direction", "blocks", "bytes", "loaded_blocks", "awaited_step")
     for step, job, direction, blocks, moved, loaded, awaited in jobs.rows(*names):
-        values = [("bytes", moved, blocks * twin.rules.block_bytes)]
+        values: list[tuple[str, Any, Any]] = [("bytes", moved, blocks * twin.rules.block_bytes)]
         if direction == OUT and twin.offloading and job in twin.offloading.stores:
             may, must = twin.offloading.awaited(job)
             early = awaited in may and (must is None or awaited < must)
-            values.append(("loaded_blocks", loaded, len(twin.offloading.stores[job].loaded)))
+            values.append(("loaded_blocks", loaded, twin.offloading.stores[job].loaded_blocks))
             values.append(("awaited_step", awaited, awaited if early else must))
         for column, found, due in values:
-            if found != due:
-                words = f"transfers.{column} is {found}, the replay gives {due}"
+            if not _same(found, due):
+                words = f"transfers.{column} is {found}, the replay gives {_shown(due)}"
                 place = f"repeat {repeat}, pass {step}, job {job}"
                 yield Difference(f"transfers.{column}", step, f"{words} ({place})")

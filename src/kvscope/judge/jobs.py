@@ -1,12 +1,12 @@
 """vLLM's offloading: which blocks the host has, what is due to be stored, what a load may take.
 
 Blocks are stored as passes fill them, of prompts alone or of outputs as well, unless the host has
-equal ones. The host is judged until it is full; then blocks leave it in an order that depends on
-when copies end.
+equal ones. Once the host is full, blocks leave it in an order that depends on when copies end: what
+it has is then known between two bounds.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kvscope.judge.memory import Blocks
@@ -21,14 +21,22 @@ class Store:
     """A store: its blocks of the KV cache, and the passes in which others might have got them.
 
     That is where its request was preempted or, once it has ended, where a block was given to
-    another one. `loaded` are those of its blocks, by name, that were loaded.
+    another one. `loaded` are those of its blocks, by name, that were loaded, `perhaps` those that
+    this store or another one had. `sure`: it is known which blocks it has.
     """
 
     end_s: float
     request: Request
     blocks: set[Block]
+    sure: bool
     loaded: set[Hashable] = field(default_factory=set)
+    perhaps: set[Hashable] = field(default_factory=set)
     given_away: list[int] = field(default_factory=list)
+
+    @property
+    def loaded_blocks(self) -> tuple[int, int]:
+        """Of its blocks, those that were loaded: at least and at most."""
+        return len(self.loaded), len(self.loaded | self.perhaps)
 
 
 class Offloading:
@@ -37,7 +45,7 @@ class Offloading:
     def __init__(self, rules: Rules, told: Told, blocks: Blocks) -> None:
         self._rules, self._told, self._blocks = rules, told, blocks
         self._size = rules.block_size
-        self._loaded: dict[Hashable, set[Hashable]] = {}  # of each block, those of its store
+        self._stores_of: dict[Hashable, list[Store]] = {}  # that may have stored a block last
         self.stores: dict[int, Store] = {}  # by job
         self._under_way: list[Store] = []
         self._given: set[Block] = set()  # to requests in this pass
@@ -63,15 +71,17 @@ class Offloading:
             yield f"loads {job.blocks} blocks, the host has {there} that follow"
         for at in range(first, first + min(job.blocks, there)):
             name = self._blocks.name(request, at)
-            self._loaded.get(name, set()).add(name)
+            stores = self._stores_of[name]
+            for store in stores:
+                (store.loaded if len(stores) == 1 else store.perhaps).add(name)
         request.stored = max(request.stored, first + job.blocks)
 
     def _there(self, request: Request) -> int:
-        """Blocks that the host has after those that a request has found."""
+        """Blocks that the host has, at most, after those that a request has found."""
         first = request.hit // self._size
         places = range(first, request.length // self._size)
         return next(
-            (at - first for at in places if self._blocks.name(request, at) not in self._loaded),
+            (at - first for at in places if self._blocks.name(request, at) not in self._stores_of),
             len(places),
         )
 
@@ -124,7 +134,7 @@ class Offloading:
         """
         store, starts_s = self.stores[job], self._told.starts_s
         may = [at for at in store.given_away if store.end_s >= starts_s[max(0, at - 1)]]
-        must = (at for at in may if store.end_s > starts_s[at] + TOLERANCE_S)
+        must = (at for at in may if store.sure and store.end_s > starts_s[at] + TOLERANCE_S)
         return may, next(must, None)
 
     # ------------------------------------------------------------------ which stores are due
@@ -173,7 +183,7 @@ class Offloading:
     def _due(self, request: Request, full: int) -> list[int]:
         """Places up to `full` of blocks that a request has not offered, and the host lacks."""
         places = range(request.stored, full)
-        return [at for at in places if self._blocks.name(request, at) not in self._loaded]
+        return [at for at in places if self._blocks.name(request, at) not in self._stores_of]
 
     def _lacks_room(self, due: Sequence[int]) -> bool:
         return self.stored_blocks + len(due) > self._rules.host_blocks_total
@@ -187,11 +197,21 @@ class Offloading:
         elif first < request.stored or last > full:
             yield f"{stores}, there are {request.stored} to {full - 1}"
         self.stored_blocks += job.blocks
-        places = due if len(due) == job.blocks else range(first, min(last, full))
+        places = range(max(first, request.stored), full)
+        sure = places if len(places) == job.blocks else due
+        self._keep(request, job, places if len(sure) != job.blocks else sure, sure)
+        request.stored = max(request.stored, full)
+
+    def _keep(
+        self, request: Request, job: Job, places: Sequence[int], sure: Collection[int]
+    ) -> None:
+        """Blocks at some of the places are stored, at least those that are sure."""
         held = self._last_blocks.get(request.id, request.blocks)
         blocks = {held[at] for at in places if at < len(held)}
-        store = self.stores.setdefault(job.number, Store(job.end_s, request, blocks))
+        store = Store(job.end_s, request, blocks, len(places) == len(sure))
+        self.stores.setdefault(job.number, store)
         self._under_way.append(store)
         for at in places:
-            self._loaded[self._blocks.name(request, at)] = store.loaded
-        request.stored = max(request.stored, full)
+            name = self._blocks.name(request, at)
+            others = [] if at in sure else self._stores_of.get(name, [])
+            self._stores_of[name] = [*others, store]

@@ -41,7 +41,7 @@ class Rules:
     `ranked`: victims are chosen by rank, and may have got blocks for the pass before. `whole`: a
     request gets blocks for its whole prompt when it is admitted. `ends_early`: a request may end
     before it has all tokens that it asks for, so that its last pass says when. `waiting_first`: a
-    schedule looks at waiting requests before those that run.
+    pass prefills waiting requests before those that run go on.
     """
 
     block_size: int
