@@ -74,7 +74,7 @@ class Offloading:
             stores = self._stores_of[name]
             for store in stores:
                 (store.loaded if len(stores) == 1 else store.perhaps).add(name)
-        request.stored = max(request.stored, first + job.blocks)
+        request.stored = first + job.blocks  # what follows is offered again
 
     def _there(self, request: Request) -> int:
         """Blocks that the host has, at most, after those that a request has found."""

@@ -145,30 +145,25 @@ class Twin:
 
         Such a schedule may have preempted all that ran.
         """
-        start_s, rest = self.told.starts_s[self.step] - TOLERANCE_S, deque[Job]()
+        start_s, later = self.told.starts_s[self.step] - TOLERANCE_S, deque[Job]()
         looks_first = self.rules.waiting_first and not self._prefills(rows.values())
         for ordered_s, jobs in groupby(self.told.loads.get(self.step, ()), lambda j: j.ordered_s):
+            if ordered_s >= start_s and not looks_first:
+                later.extend(jobs)
+                continue
             until_s = min(start_s, ordered_s + TOLERANCE_S)
             if not self.rules.waiting_first:
                 self._preempt_before(until_s)
             for job in jobs:
-                if ordered_s < start_s or (looks_first and not self._decodes_after(job)):
-                    self._begin_load(self.requests[job.request_id], job)
-                else:
-                    rest.append(job)
+                self._begin_load(self.requests[job.request_id], job)
             self._preempt_before(until_s)
         self._preempt_before(start_s)
-        return rest
+        return later
 
     def _prefills(self, rows: Collection[Scheduled]) -> bool:
         """Whether a pass admits a request that has more to compute than its newest token."""
         admitted = [row for row in rows if not self.requests[row.request_id].running]
         return any(row.tokens > 1 or not self.requests[row.request_id].given for row in admitted)
-
-    def _decodes_after(self, job: Job) -> bool:
-        """Whether a request has only its newest token to compute once it has been loaded."""
-        request, loaded = self.requests[job.request_id], job.first_block + job.blocks
-        return request.given > 0 and loaded * self._size >= request.length - 1
 
     def _go_on(self, request: Request, more: int) -> None:
         """A running request gets blocks for a pass; as long as it lacks some, others make room."""
