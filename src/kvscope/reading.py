@@ -29,6 +29,11 @@ def one_line(error: object, longest: int = 200) -> str:
     return said if len(said) <= longest else f"{said[:longest]}…"
 
 
+def describe_error(error: BaseException) -> str:
+    """'KeyError: 'x'', on one line."""
+    return one_line(f"{type(error).__name__}: {error}").rstrip(": ")
+
+
 def last_line(text: str) -> str:
     """The last line of a program's output that is not empty; '' if there is none."""
     return (text.strip().splitlines() or [""])[-1].strip()

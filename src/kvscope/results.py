@@ -30,7 +30,7 @@ from kvscope.layout import (
 )
 from kvscope.runschema import EVIDENCE, TRANSFERS, RunRecord
 from kvscope.tables import ANALYSIS_TABLES, COMPARISONS, HOST_TABLES, METRICS, Table
-from kvscope.tables.added import AddedTable, added_tables, find_table
+from kvscope.tables.added import AddedTable, added_tables
 from kvscope.time_sources import BY_CLOCK, time_source_of
 
 SOURCED = tuple(t for t in (*HOST_TABLES, *ANALYSIS_TABLES) if "time_source" in t.names)
@@ -81,6 +81,7 @@ class Run:
         self.directory = directory
         if (facts := known.pop("facts", None)) is not None:
             known["record"] = RunRecord.model_validate(facts)
+        self._added: dict[str, pd.DataFrame] = dict(known.pop("added", {}))
         self.repeat: int | None = None
         self._whole: Self | None = None
         self._known = known
@@ -166,9 +167,9 @@ class Run:
                 f"{self.directory}: the run has no table {name!r:.60} of an installed package; "
                 f"it has {known}"
             )
-        whole: pd.DataFrame | None = vars(self.whole).get(name)
+        whole = self.whole._added.get(name)
         if whole is None:
-            whole = vars(self.whole)[name] = self.read(one.table)
+            whole = self.whole._added[name] = self.read(one.table)
         return whole if self.repeat is None else whole[whole["repeat"] == self.repeat]
 
     # ------------------------------------------------------------------ repeats
@@ -206,8 +207,12 @@ class Run:
         yield from map(self.of_repeat, self.numbers)
 
     def variant(self, **known: Any) -> Self:
-        """A copy of the run in which `known` replaces the record, its `facts`, or tables."""
-        read = {name: frame for name, frame in vars(self).items() if find_table(name)}
+        """A copy of the run in which `known` replaces the record, its `facts`, or tables.
+
+        Those of other packages are in `added`, by name.
+        """
+        read = {name: frame for name, frame in vars(self).items() if name in tables.TABLES}
+        known["added"] = self._added | known.get("added", {})
         return type(self)(self.directory, **{"record": self.record, **self._known, **read, **known})
 
     # ------------------------------------------------------------------ reading

@@ -10,6 +10,8 @@ that is complete.
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +64,8 @@ _RECORDED_FILES = (
 
 def recorded_files() -> tuple[str, ...]:
     """The files of a run whose size and SHA-256 run.json records, if they are there."""
-    return *_RECORDED_FILES, *(f"{name}.parquet" for name in plugins.names(TABLES_OF_OTHERS))
+    others = filter(str.isidentifier, plugins.names(TABLES_OF_OTHERS))  # else it is no file's name
+    return *_RECORDED_FILES, *(f"{name}.parquet" for name in others)
 
 
 def file_record(path: Path) -> dict[str, Any]:
@@ -233,7 +236,7 @@ def _status(directory: Path) -> str | None:
 def _move(attempt: Path, directory: Path) -> None:
     new = read_record(attempt)
     remove(directory / RUN_DONE)
-    for name in recorded_files():
+    for name in dict.fromkeys((*recorded_files(), *_files(directory))):
         if (attempt / name).exists():
             _replace(attempt / name, directory / name)
         elif name not in new.files:
@@ -244,6 +247,12 @@ def _move(attempt: Path, directory: Path) -> None:
         remove(directory / MEASURE_AGAIN)
     _replace(attempt / RUN_FILE, directory / RUN_FILE)
     remove(attempt)
+
+
+def _files(directory: Path) -> Iterator[str]:
+    """The files that a run has recorded, those of packages that are no longer here included."""
+    with suppress(BadInput):
+        yield from read_record(directory).files
 
 
 def _replace(source: Path, target: Path) -> None:

@@ -148,7 +148,7 @@ def test_what_follows_from_other_columns_is_held_against_them(installed: Records
     rows = installed.added("toy_requests").copy()
     rows[column] += rows.index == 3
     row: Any = rows.loc[3].to_dict()
-    verdicts = judge_tables(installed.variant(toy_requests=rows))
+    verdicts = judge_tables(installed.variant(added={"toy_requests": rows}))
     (words,) = [one.first for one in verdicts if one.name == "added_differ"]
     assert words.startswith(f"toy_requests.{column} is {row[column]}")
     assert f"step {row['step']}, request_id {row['request_id']}" in words
@@ -156,9 +156,11 @@ def test_what_follows_from_other_columns_is_held_against_them(installed: Records
 
 def test_a_row_of_it_that_is_lost_or_repeated_is_noticed(installed: Records):
     rows = installed.added("toy_requests")
-    assert "added_differ" in found(installed.variant(toy_requests=rows.drop(index=3)), VIOLATED)
+    lost = installed.variant(added={"toy_requests": rows.drop(index=3)})
+    assert "added_differ" in found(lost, VIOLATED)
     again = pd.concat([rows, rows.iloc[[3]]], ignore_index=True)
-    assert "rows_wrong" in found(installed.variant(toy_requests=again), VIOLATED)
+    repeated = installed.variant(added={"toy_requests": again})
+    assert "rows_wrong" in found(repeated, VIOLATED)
 
 
 def test_its_metric_is_computed_and_without_the_package_the_run_is_as_sound(toys: Path, warm: Warm):

@@ -2,13 +2,17 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
 from pkgutil import resolve_name
 from typing import Any
 
 from kvscope.engine.marks import Marks
-from kvscope.engine.observer import Recorder, SchedulerObserver
+from kvscope.engine.observer import Recorder, SchedulerObserver, Take
 from kvscope.engine.recording import Recording
-from kvscope.tables.added import added_tables
+from kvscope.errors import BadInput
+from kvscope.reading import describe_error
+from kvscope.tables.added import AddedTable, added_tables
+from kvscope.tables.added_values import blamed, words_of
 
 Seconds = Callable[[int], float]
 """Seconds since the start of the repeat, of an instant of the engine's clock in nanoseconds."""
@@ -23,12 +27,16 @@ class RowRecorder(Recorder, ABC):
 
 
 class AddedRecorders:
-    """The recorders of all tables of other packages, for one scheduler."""
+    """The recorders of all tables of other packages, for one scheduler.
+
+    BadInput if a table names what is no recorder.
+    """
 
     def __init__(self, scheduler: Any, now_ns: Callable[[], int]) -> None:
-        self._kinds = {name: resolve_name(one.recorder) for name, one in added_tables().items()}
+        self._kinds = {name: _recorder_of(added) for name, added in added_tables().items()}
         self._observers = {
-            name: SchedulerObserver(scheduler, kind(), now_ns) for name, kind in self._kinds.items()
+            name: SchedulerObserver(scheduler, _Nobody(added), now_ns)
+            for name, added in added_tables().items()
         }
 
     def begin(self, recording: Recording) -> None:
@@ -36,3 +44,36 @@ class AddedRecorders:
         for name, observer in self._observers.items():
             observer.recorder = recording.added[name] = self._kinds[name]()
             observer.begin(Marks())
+
+
+class _Nobody(Recorder):
+    """Takes nothing until a repeat begins; faults of the recorders after it name their table."""
+
+    def __init__(self, added: AddedTable) -> None:
+        self._added = added
+
+    def guarded(self, take: Take) -> Take:
+        added = self._added
+
+        @wraps(take)
+        def taking(*args: Any, **kwargs: Any) -> None:
+            try:  # no more, since passes are measured meanwhile
+                take(*args, **kwargs)
+            except (Exception, SystemExit):
+                with blamed(added, f"recorder {added.recorder}"):
+                    raise
+
+        return taking
+
+
+def _recorder_of(added: AddedTable) -> type[RowRecorder]:
+    """The class that a table names, of which a recorder can be made."""
+    due = "which must name a class of kvscope.engine.added.RowRecorder, made without arguments"
+    try:
+        found = resolve_name(added.recorder)
+        if isinstance(found, type) and issubclass(found, RowRecorder):
+            found()
+            return found
+    except (Exception, SystemExit) as error:  # whatever a module of another package raises
+        due += f" ({describe_error(error)})"
+    raise BadInput(f"{words_of(added)} has the recorder {added.recorder!r}, {due}; fix its package")

@@ -11,6 +11,7 @@ from kvscope.errors import BadInput
 from kvscope.plan import registry
 from kvscope.plan.fields import FORMS, IMPOSSIBLE, Part
 from kvscope.plan.option import Option
+from kvscope.reading import describe_error
 
 # Maps a dotted key to the place where its value is written, in words.
 Origin = Callable[[str], str]
@@ -65,7 +66,7 @@ def validation_message(
         origin_of_class = registry.package_origin(group, value[group]["name"]) or "kvscope"
         return BadInput(
             f"{key} is {format_value(first['input'])} ({origin(key)}), which {origin_of_class} "
-            f"refuses: {registry.describe_error(context['error'])}"
+            f"refuses: {describe_error(context['error'])}"
         )
     allowed = ALLOWED[kind].format(**context) if kind in ALLOWED else first["msg"]
     return BadInput(

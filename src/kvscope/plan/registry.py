@@ -22,7 +22,7 @@ from kvscope.plan.fields import Label, impossible
 from kvscope.plan.option import Option
 from kvscope.plan.policy import Batching, Overflow
 from kvscope.plan.workload import Workload
-from kvscope.reading import one_line
+from kvscope.reading import describe_error
 
 BASES: dict[str, type[Option]] = {
     "device": Device,
@@ -94,11 +94,6 @@ def fault_of_option(error: BaseException) -> str | None:
                 f"({frame.f_code.co_filename}:{line}); fix or uninstall its package"
             )
     return None
-
-
-def describe_error(error: BaseException) -> str:
-    """'KeyError: 'x'', on one line."""
-    return one_line(f"{type(error).__name__}: {error}").rstrip(": ")
 
 
 def _name_of(option: type) -> tuple[str, str] | None:

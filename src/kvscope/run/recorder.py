@@ -10,7 +10,6 @@ import pandas as pd
 
 from kvscope import tables
 from kvscope.copies import IN, OUT
-from kvscope.engine.added import RowRecorder
 from kvscope.engine.recording import (
     BlockEviction,
     BlockHit,
@@ -25,8 +24,6 @@ from kvscope.engine.recording import (
 from kvscope.kv_plan import KvGroup, has_one_block_table
 from kvscope.passes import DECODE, PREFILL, phase_of_tokens
 from kvscope.sharing import BlockContent, Holders
-from kvscope.tables.added import added_tables
-from kvscope.tables.column import DERIVED
 
 NANOSECONDS = 1e-9
 RECORDED = (
@@ -398,16 +395,7 @@ def replay(
         layers=layers_table(recording, context),
         requests=state.requests,
         counted=dict(recording.counted),
-        added={name: _added(name, rows, context) for name, rows in recording.added.items()},
     )
-
-
-def _added(name: str, recorder: RowRecorder, context: RepeatContext) -> pd.DataFrame:
-    """The table of another package of one repeat."""
-    added = added_tables()[name]
-    rows = [{"repeat": context.repeat, **row} for row in recorder.rows(context.seconds)]
-    columns = [one for one in added.table.names if one not in added.columns(DERIVED)]
-    return added.rows(pd.DataFrame(rows, columns=columns))
 
 
 def _cached_block(block: CachedBlock) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from kvscope.kv_plan import KvGroup
 from kvscope.plan.experiment import Experiment, load
 from kvscope.ranges import REPEAT, RUN, WARM_UP
 from kvscope.run import disturbance
+from kvscope.run.added import added_rows
 from kvscope.run.attempt import keep_whole_repeats, read_repeats, read_session, repeats_of
 from kvscope.run.disturbance import MachineSample, reference_work_s
 from kvscope.run.kernel_events import KernelEvents
@@ -198,7 +199,9 @@ def prepare(session: Session, marks: Marks, progress: Progress) -> Iterator[Engi
                 progress.phase(f"warm-up {number + 1}/{experiment.warmup}")
                 engine.empty_prefix_cache()
                 with marks.range(WARM_UP, number):
-                    _, repeat, _ = serve_once(session, engine, marks, progress)
+                    recording, repeat, served = serve_once(session, engine, marks, progress)
+                # What a recorder of another package cannot do is said before anything is measured.
+                added_rows(recording, 0, session.context(engine, served.origin_ns).seconds)
                 session.warm_up.append(repeat)
         session.engine |= {name: found.facts for name, found in checks.items()}
         session.timings_s.setdefault("warm_up", time.perf_counter() - began)
@@ -250,11 +253,15 @@ def measure_repeat(
     session.elapsed.append(served.elapsed | (measured_in or {}))
     session.leaks += find_leaks(engine, number)
     session.emptied += [{"repeat": number} | emptied] if emptied else []
+    seconds = session.context(engine, served.origin_ns).seconds
     session.repeats.append(repeat)
     if session.kernel_events:
         session.kernel_events.write(number, recording, repeat)
     session.timings_s["repeats"] = session.measured_s  # so far
-    save(session)
+    try:  # other packages' code, whose faults cost their own tables alone
+        repeat.added = added_rows(recording, number, seconds)
+    finally:
+        save(session)
 
 
 def serve_once(
@@ -297,8 +304,8 @@ def write_tables(session: Session) -> None:
     for table in _tables_due(session.experiment):
         _write(table, [getattr(repeat, table.name) for repeat in session.repeats], directory)
     for name, added in added_tables().items():
-        if rows := [repeat.added[name] for repeat in session.repeats if name in repeat.added]:
-            _write(added.table, rows, directory)  # another engine may have none
+        if session.repeats and all(name in repeat.added for repeat in session.repeats):
+            _write(added.table, [repeat.added[name] for repeat in session.repeats], directory)
     session.repeats_written = len(session.repeats)
 
 
@@ -400,6 +407,8 @@ def conclude(session: Session, measure: Callable[[], None]) -> int:
     except BadInput as error:  # of a policy, which only this process can make
         reason, bad_input = str(error), True
     except KvscopeError as error:
+        if error.__cause__ is not None:  # for who wrote the package, in the log
+            traceback.print_exception(error.__cause__)
         reason = str(error)
     except Exception as error:
         traceback.print_exc()

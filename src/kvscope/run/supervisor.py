@@ -37,6 +37,7 @@ from kvscope.run.provenance import hardware, option_origins, versions
 from kvscope.run.requirements import require_vllm
 from kvscope.runfile import ATTEMPT, EXPERIMENT_FILE, LOG_FILE
 from kvscope.scratch import scratch_directory
+from kvscope.tables.added import added_tables
 from kvscope.workload import requests
 
 SECONDS_BETWEEN_LOOKS = 0.2
@@ -136,6 +137,7 @@ def begin(experiment: Experiment, directory: Path) -> Path:
     attempt = runfile.begin_attempt(directory)
     write_text(attempt / EXPERIMENT_FILE, dump(experiment))
     require_vllm()
+    added_tables()
     requests.check(experiment)
     check_memory(experiment)
     choose_profiler(experiment)

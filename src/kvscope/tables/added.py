@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from kvscope import plugins
 from kvscope.errors import BadInput
+from kvscope.reading import one_line
 from kvscope.runfile import TABLES_OF_OTHERS
 from kvscope.tables import TABLES
-from kvscope.tables.column import WITNESSED, Table
-from kvscope.tables.files import to_arrow
+from kvscope.tables.column import I32, WITNESSED, Table
 
 if TYPE_CHECKING:  # the workflow, which reads no table, does without
     import pandas as pd
@@ -29,9 +29,9 @@ class AddedTable:
     """A table of another package, and where its columns come from.
 
     `recorder` names a class, 'module:Class', of `kvscope.engine.added.RowRecorder`, which gives the
-    told and witnessed columns; only the measured process imports it. `derive` takes rows that have
-    those, and returns them with the derived ones. `follows` gives, of a run of one repeat, the keys
-    and the witnessed columns as they follow from what the run is told.
+    told and witnessed columns; only the measured process imports it. `derive` takes the rows of a
+    repeat, which have those, and returns them with the derived ones. `follows` gives, of a run of
+    one repeat, the keys and the witnessed columns as they follow from what the run is told.
     """
 
     table: Table
@@ -39,14 +39,9 @@ class AddedTable:
     derive: "Callable[[pd.DataFrame], pd.DataFrame]" = lambda rows: rows
     follows: "Callable[[Any], pd.DataFrame] | None" = None
 
-    def columns(self, role: str) -> list[str]:
-        """The names of its columns of a role."""
-        return [column.name for column in self.table.columns if column.role == role]
-
-    def rows(self, rows: "pd.DataFrame") -> "pd.DataFrame":
-        """The table of these rows, with its derived columns and its types."""
-        typed: pd.DataFrame = to_arrow(self.table, self.derive(rows)).to_pandas()
-        return typed
+    def columns(self, *roles: str) -> list[str]:
+        """The names of its columns of these roles."""
+        return [column.name for column in self.table.columns if column.role in roles]
 
 
 @cache
@@ -57,14 +52,29 @@ def added_tables() -> dict[str, AddedTable]:
 
 def _loaded(name: str) -> AddedTable:
     found = plugins.load(GROUP, name, AddedTable)
-    place = f"{GROUP} {name} ({plugins.origin(GROUP, name)})"
-    if found.table.name != name:
-        raise BadInput(f"{place} is a table named '{found.table.name}'; give both one name")
-    if found.table.keys[:2] != KEYS:
-        raise BadInput(f"{place} has the keys {found.table.keys}, which must begin with {KEYS}")
-    if found.columns(WITNESSED) and found.follows is None:
-        raise BadInput(f"{place} has witnessed columns, and `follows` does not say from what")
+    if complaint := _complaint(name, found):
+        raise BadInput(f"{GROUP} {name} ({plugins.origin(GROUP, name)}) {complaint}")
     return found
+
+
+def _complaint(name: str, found: AddedTable) -> str | None:
+    """Why it cannot be a table of this name; None if it can."""
+    table = found.table
+    if not isinstance(table, Table):
+        return f"has {one_line(table, 60)!r} as `table`, which must be a {Table.__module__}.Table"
+    if table.name != name:
+        return f"is a table named '{table.name}'; give both one name"
+    if name in TABLES or not name.isidentifier():
+        return "must have a name of letters, digits and '_' that no table of kvscope has"
+    if repeated := sorted({one for one in table.names if table.names.count(one) > 1}):
+        return f"has several columns {repeated}, whose names must differ"
+    if table.keys[:2] != KEYS:
+        return f"has the keys {table.keys}, which must begin with {KEYS}"
+    if wrong := [c.name for c in table.columns if c.name in KEYS and c.type != I32]:
+        return f"has the key {wrong[0]} of another type than {I32}"
+    if found.columns(WITNESSED) and found.follows is None:
+        return "has witnessed columns, and `follows` does not say from what"
+    return None
 
 
 def find_table(name: str) -> Table | None:

@@ -1,14 +1,22 @@
 """The oracle of tables of other packages: what follows from other columns agrees with it."""
 
+import math
 from collections.abc import Iterator
+from typing import Any
 
 import pandas as pd
 
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.records import Records
+from kvscope.errors import KvscopeError
+from kvscope.judge.columns import Columns
 from kvscope.oracle import Violations
 from kvscope.tables.added import AddedTable
+from kvscope.tables.added_values import due, with_derived
 from kvscope.tables.column import DERIVED, WITNESSED
+
+PRECISION = 1e-9
+"""Two floats are the same within it: sums may be made in another order."""
 
 
 def added_differ(run: RunTables) -> Violations:
@@ -21,24 +29,41 @@ def added_differ(run: RunTables) -> Violations:
 
 
 def _differing(records: Records, name: str) -> Iterator[str]:
-    added, stored = records.added_tables[name], records.added(name)
-    if added.follows is not None:
-        parts = [added.follows(view).assign(repeat=view.repeat) for view in records.repeats()]
-        due = pd.concat(parts, ignore_index=True)
-        yield from _cells(added, stored, due, added.columns(WITNESSED))
-    derived = added.rows(stored.drop(columns=added.columns(DERIVED)))
-    yield from _cells(added, stored, derived, added.columns(DERIVED))
+    """A sentence for each cell, and each row, of which a table has another value than is due."""
+    added = records.added_tables[name]
+    for repeat in records.repeats():
+        stored = repeat.added(name).reset_index(drop=True)
+        others = stored.drop(columns=added.columns(DERIVED))
+        try:
+            if added.follows is not None:
+                yield from _cells(added, stored, due(added, repeat), added.columns(WITNESSED))
+            yield from _cells(added, stored, with_derived(added, others), added.columns(DERIVED))
+        except KvscopeError as error:  # of the package
+            yield f"{error} (repeat {repeat.repeat})"
 
 
 def _cells(
-    added: AddedTable, stored: pd.DataFrame, due: pd.DataFrame, columns: list[str]
+    added: AddedTable, stored: pd.DataFrame, wanted: pd.DataFrame, columns: list[str]
 ) -> Iterator[str]:
-    """A sentence for each cell, and each row, of which only one table has the value."""
+    """A sentence for each of these cells, and each row, of which only one table has the value."""
     keys, name = added.table.keys, added.table.name
-    both = stored.merge(due[[*keys, *columns]], on=keys, how="outer", suffixes=("", "_due"))
-    for _, row in both.iterrows():
-        place = ", ".join(f"{key} {row[key]}" for key in keys)
-        for column in columns:
-            found, expected = row[column], row[f"{column}_due"]
-            if found != expected and not (pd.isna(found) and pd.isna(expected)):
-                yield f"{name}.{column} is {found}, its package gives {expected} ({place})"
+    found, expected = (
+        {row[: len(keys)]: row[len(keys) :] for row in Columns(frame).rows(*keys, *columns)}
+        for frame in (stored, wanted)
+    )
+    for key in found | expected:
+        place = ", ".join(f"{of} {one}" for of, one in zip(keys, key, strict=True))
+        if key not in found:
+            yield f"{name} lacks a row that its package gives ({place})"
+        elif key not in expected:
+            yield f"{name} has a row that its package does not give ({place})"
+        elif found[key] != expected[key]:
+            for column, one, other in zip(columns, found[key], expected[key], strict=True):
+                if not _same(one, other):
+                    yield f"{name}.{column} is {one}, its package gives {other} ({place})"
+
+
+def _same(found: Any, due: Any) -> bool:
+    if isinstance(found, float | int) and isinstance(due, float):
+        return math.isclose(found, due, rel_tol=PRECISION, abs_tol=PRECISION)
+    return bool(found == due)

@@ -8,7 +8,7 @@ from textwrap import wrap
 from kvscope import plugins
 from kvscope.errors import BadInput
 from kvscope.plan.figures import GROUP, figure_names
-from kvscope.plan.registry import describe_error
+from kvscope.reading import describe_error
 from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import Drawing, Figure
 
