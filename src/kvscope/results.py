@@ -30,7 +30,7 @@ from kvscope.layout import (
 )
 from kvscope.runschema import EVIDENCE, TRANSFERS, RunRecord
 from kvscope.tables import ANALYSIS_TABLES, COMPARISONS, HOST_TABLES, METRICS, Table
-from kvscope.tables.added import AddedTable, added_tables
+from kvscope.tables.added import AddedTable, NoTable, added_tables
 from kvscope.time_sources import BY_CLOCK, time_source_of
 
 SOURCED = tuple(t for t in (*HOST_TABLES, *ANALYSIS_TABLES) if "time_source" in t.names)
@@ -160,10 +160,10 @@ class Run:
         return list(self.added_tables)
 
     def added(self, name: str) -> pd.DataFrame:
-        """A table of another package; BadInput if the run has none of that name."""
+        """A table of another package; NoTable (BadInput) if the run has none of that name."""
         if (one := self.added_tables.get(name)) is None:
             known = ", ".join(self.added_names) or "none"
-            raise BadInput(
+            raise NoTable(
                 f"{self.directory}: the run has no table {name!r:.60} of an installed package; "
                 f"it has {known}"
             )

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -24,6 +25,8 @@ from kvscope.plan.grid import expand
 from kvscope.run import campaign, engines
 from kvscope.run.campaign import Wanted
 from tests.warm import ROOT
+
+from .conftest import kvscope
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.usefixtures("forked")]
 
@@ -306,6 +309,50 @@ def test_a_killed_campaign_goes_on_and_measures_nothing_twice(tmp_path: Path, te
         campaign_of = facts_of(tmp_path, experiment)["campaign"]
         assert campaign_of["members"] == [e.id for e in both]
     assert [*temporaries.iterdir()] == []
+
+
+TOYS = ROOT / "tests" / "toys"
+TABLE = "toy_requests.parquet"
+
+
+@pytest.mark.parametrize(
+    "then", ["stays", "goes", pytest.param("comes", marks=pytest.mark.exhaustive)]
+)
+def test_a_table_of_another_package_goes_on_with_a_killed_campaign(
+    tmp_path: Path, temporaries: Path, monkeypatch: pytest.MonkeyPatch, then: str
+):
+    """Rows of all repeats are stored, or none where only some can have them."""
+    both = planned(*TWO[:1], "repeats=4", "profiler=none")
+    without = os.environ["PYTHONPATH"]
+    there = f"{TOYS}:{without}"
+    first, second = (without if then == "comes" else there), (without if then == "goes" else there)
+
+    def have(least: int) -> bool:
+        return least_repeats(tmp_path, both) >= least
+
+    ways = (signal.SIGKILL, signal.SIGINT) if then == "stays" else (signal.SIGKILL,)
+    for least, way in enumerate(ways, 1):
+        monkeypatch.setenv("PYTHONPATH", first)
+        process = start(tmp_path, TWO[0], "repeats=4", TWO[2])
+        wait_for(partial(have, least), process)
+        ended(process, way, tmp_path)
+    monkeypatch.setenv("PYTHONPATH", second)
+    said = start(tmp_path, TWO[0], "repeats=4", TWO[2]).communicate()[1]
+    for experiment in both:
+        directory = experiment_directory(tmp_path, experiment.id)
+        assert (directory / TABLE).exists() == (then == "stays"), said
+        assert (TABLE in facts_of(tmp_path, experiment)["files"]) == (then == "stays")
+        assert_complete(tmp_path, experiment)
+        if then == "stays":
+            rows = pd.read_parquet(directory / TABLE)
+            one, *others = (of.drop(columns="repeat") for _, of in rows.groupby("repeat"))
+            assert len(others) == 3
+            for other in others:
+                pd.testing.assert_frame_equal(one, other.reset_index(drop=True))
+    words = ["check", *(str(experiment_directory(tmp_path, one.id)) for one in both)]
+    monkeypatch.setenv("PYTHONPATH", there)
+    checked = kvscope(*words)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])

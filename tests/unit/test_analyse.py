@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import plugins, tables
-from kvscope.analyse import metric, validity
+from kvscope.analyse import experiment, metric, validity
 from kvscope.analyse.circumstances import find_circumstances
 from kvscope.analyse.experiment import metrics_of, repeat_metrics
 from kvscope.analyse.metric import Metric
@@ -430,7 +431,7 @@ LONGEST = Metric(
 
 def plugged_in(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     point = EntryPoint(name="longest", value=f"{__name__}:{name}", group=metric.GROUP)
-    monkeypatch.setattr(plugins, "names", lambda group: (point.name,))
+    monkeypatch.setattr(plugins, "names", lambda of: (point.name,) if of == metric.GROUP else ())
     monkeypatch.setattr(plugins, "find", lambda group, name: point)
 
 
@@ -438,6 +439,33 @@ def test_a_metric_of_another_package_is_registered_by_its_entry_point(monkeypatc
     plugged_in(monkeypatch, "LONGEST")
     assert metric.plugin_metrics() == [LONGEST]
     assert LONGEST.of(two_requests()) == 0.4
+
+
+def of_no_table(repeat: Records) -> float:
+    return float(repeat.added("levels")["level"].max())
+
+
+@pytest.mark.parametrize(
+    ("of", "words"),
+    [
+        (of_no_table, None),
+        (lambda repeat: repeat.steps["x"], "raised KeyError: 'x'; fix or uninstall its package"),
+        (lambda repeat: None, "raised TypeError: float"),
+    ],
+)
+def test_a_metric_of_a_package_is_undefined_without_its_table_and_named_if_it_fails(
+    monkeypatch, of, words
+):
+    broken = replace(LONGEST, of=of)
+    monkeypatch.setitem(globals(), "BROKEN", broken)
+    plugged_in(monkeypatch, "BROKEN")
+    monkeypatch.setattr(plugins, "origin", lambda group, name: f"toys 0.1, {name}")
+    monkeypatch.setattr(experiment, "METRICS", (broken,))
+    if words is None:
+        assert repeat_metrics(two_requests(), "0" * 64).empty
+        return
+    with pytest.raises(BadInput, match=f"^metric {broken.name} of toys 0.1, longest {words}"):
+        repeat_metrics(two_requests(), "0" * 64)
 
 
 def test_an_entry_point_that_is_no_metric_is_refused_by_name(monkeypatch):

@@ -14,15 +14,18 @@ from kvscope.analyse import access_metrics
 from kvscope.analyse.calibration.intervals import modeled_intervals
 from kvscope.analyse.checklist import checklist
 from kvscope.analyse.circumstances import find_circumstances
-from kvscope.analyse.metric import Metric
+from kvscope.analyse.metric import Metric, origin_of
 from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.planned import confirm_settings
 from kvscope.analyse.reason import Reason
 from kvscope.analyse.records import Records, read_records
 from kvscope.analyse.statistics import Estimate, estimate, widen
 from kvscope.analyse.validity import find_reasons
+from kvscope.errors import BadInput, KvscopeError
+from kvscope.reading import describe_error
 from kvscope.runfile import run_sha256
 from kvscope.runschema import RepeatRecord
+from kvscope.tables.added import NoTable
 
 
 def analyse(run: Path, out: Path, **known: Any) -> pd.DataFrame:
@@ -82,8 +85,25 @@ def _circumstances(entry: RepeatRecord | None) -> dict[str, Any]:
 
 def _defined(metrics: Iterable[Metric], repeat: Records) -> Iterator[dict[str, Any]]:
     for metric in metrics:
-        if not math.isnan(value := metric.of(repeat)):
+        if not math.isnan(value := _value(metric, repeat)):
             yield {"metric": metric.name, "value": value, "unit": metric.unit}
+
+
+def _value(metric: Metric, repeat: Records) -> float:
+    """A metric's value; BadInput names the package that fails."""
+    try:
+        return float(metric.of(repeat))
+    except NoTable:  # of a package that was not installed when the run was made
+        return math.nan
+    except KvscopeError:
+        raise
+    except Exception as error:
+        if package := origin_of(metric):
+            raise BadInput(
+                f"metric {metric.name} of {package} raised {describe_error(error)}; fix or "
+                "uninstall its package"
+            ) from error
+        raise
 
 
 def metrics_of(

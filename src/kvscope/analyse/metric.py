@@ -130,3 +130,9 @@ def metric(
 def plugin_metrics() -> list[Metric]:
     """The metrics of other packages; BadInput as for `plugins.load`."""
     return [plugins.load(GROUP, name, Metric) for name in plugins.names(GROUP)]
+
+
+def origin_of(metric: Metric) -> str | None:
+    """The origin of another package's metric, 'toys 0.1, toys:METRIC'; None of kvscope's own."""
+    names = (name for name in plugins.names(GROUP) if plugins.load(GROUP, name, Metric) is metric)
+    return next((plugins.origin(GROUP, name) for name in names), None)

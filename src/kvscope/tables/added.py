@@ -24,6 +24,10 @@ KEYS = ["repeat", "step"]
 """What the keys of a table begin with, so that its rows are those of a pass of a repeat."""
 
 
+class NoTable(BadInput):
+    """A run has no table of another package."""
+
+
 @dataclass(frozen=True)
 class AddedTable:
     """A table of another package, and where its columns come from.
