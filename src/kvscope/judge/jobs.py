@@ -71,7 +71,7 @@ class Offloading:
             yield f"loads {job.blocks} blocks, the host has {there} that follow"
         for at in range(first, first + min(job.blocks, there)):
             name = self._blocks.name(request, at)
-            stores = self._stores_of[name]
+            stores = self._stores_of.get(name, ())  # none, of a load from elsewhere
             for store in stores:
                 (store.loaded if len(stores) == 1 else store.perhaps).add(name)
         request.stored = first + job.blocks  # what follows is offered again
