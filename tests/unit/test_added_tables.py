@@ -1,5 +1,6 @@
 """Tables of other packages: what is refused, in one sentence, and what is held against them."""
 
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +22,7 @@ from kvscope.run.added import added_rows
 from kvscope.tables import STEPS
 from kvscope.tables.added import AddedTable, added_tables, find_table
 from kvscope.tables.column import F64, I32, INTS, TEXT, Table, derived, key, told, witnessed
-from tests.run_records import facts_of
+from tests.run_records import facts_of, record_of
 
 NAME = "levels"
 REPEAT, STEP, LEVEL = (key(name, I32, "") for name in ("repeat", "step", "level"))
@@ -50,8 +51,10 @@ class Given(RowRecorder):
 class Faulty(Given):
     """Fails whenever a request comes."""
 
+    error: type[BaseException] = KeyError
+
     def arrived(self, time_ns: int, request: Any) -> None:
-        raise ValueError(f"no {request}")
+        raise self.error(f"no {request}")
 
 
 class Unfinished(RowRecorder):
@@ -61,6 +64,12 @@ class Unfinished(RowRecorder):
 class Asking(Given):
     def __init__(self, why: str) -> None:
         """It cannot be made without arguments."""
+
+
+class Leaving(Given):
+    def __init__(self) -> None:
+        """It ends the process."""
+        sys.exit(3)
 
 
 def derive(rows: pd.DataFrame) -> pd.DataFrame:
@@ -202,8 +211,11 @@ def test_a_table_may_be_named_as_anything_else_that_a_run_has(
     assert run.of_repeat(1).added(name).empty
     assert run.directory == tmp_path
     assert run.record.complete
-    assert run.variant(added={name: found[:1]}).added(name).equals(found[:1])
+    fewer = run.variant(added={name: found[:1]})
+    assert fewer.added(name).equals(found[:1])
+    assert fewer.variant(record=run.record).added(name).equals(found[:1])
     assert len(run.variant().added(name)) == 2
+    assert run.variant(record=record_of()).added_names == []
 
 
 # -------------------------------------------------------------------------------- its recorder
@@ -219,6 +231,7 @@ def test_a_table_may_be_named_as_anything_else_that_a_run_has(
         ("os.path:join", ""),
         ("kvscope.engine.observer:Recorder", ""),
         ("own_package:Asking", r" \(TypeError: .*required positional argument: 'why'\)"),
+        (f"{__name__}:Leaving", r" \(SystemExit: 3\)"),
         (f"{__name__}:Unfinished", r" \(TypeError: Can't instantiate .*\)"),
     ],
 )
@@ -242,13 +255,17 @@ class Scheduler(SimpleNamespace):
         )
 
 
-def test_a_recorder_that_fails_is_named_with_its_table(install: Install):
+@pytest.mark.parametrize("error", [KeyError, SystemExit])
+def test_a_recorder_that_fails_is_named_with_its_table(
+    error: type[BaseException], install: Install, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Faulty, "error", error)
     install(levels=replace(ADDED, recorder="own_package:Faulty"))
     scheduler, recording = Scheduler(), Recording()
     recorders = AddedRecorders(scheduler, lambda: 0)
     scheduler.add_request("request 1")  # before a repeat nothing is recorded
     recorders.begin(recording)
-    with pytest.raises(KvscopeError, match=f"Faulty of {OF} raised ValueError: no request 2; fix"):
+    with pytest.raises(KvscopeError, match=f"Faulty of {OF} raised {error.__name__}: .*request 2"):
         scheduler.add_request("request 2")
     assert recording.added.keys() == {NAME}
 
@@ -275,6 +292,25 @@ def test_rows_have_the_types_and_the_repeat_of_their_table(install: Install):
     assert found["note"].isna().tolist() == [True, False]
     assert found["square"].tolist() == [9.0, 9.0]
     assert [*found["places"][0]] == [1, 2]
+
+
+def test_times_are_seconds_of_the_repeat(install: Install):
+    class Timed(Given):
+        def rows(self, seconds: Seconds) -> Iterable[Mapping[str, Any]]:
+            return [ROW | {"note": str(seconds(5))}]
+
+    install(levels=ADDED)
+    found = added_rows(Recording(added={NAME: Timed()}), 0, lambda ns: ns * 1e-9)
+    assert found[NAME]["note"].tolist() == ["5e-09"]
+
+
+@pytest.mark.parametrize("null", [None, math.nan])
+def test_a_count_may_be_null_where_its_table_says_so(null: Any, install: Install):
+    table = replace(TABLE, columns=(REPEAT, STEP, told("rank", I32, "", null="rows")))
+    install(levels=AddedTable(table, "own_package:Given"))
+    found = recorded([{"step": 0, "rank": null}, {"step": 1, "rank": 7}, {"step": 2}])
+    assert found["rank"].isna().tolist() == [True, False, True]
+    assert found["rank"][1] == 7
 
 
 @pytest.mark.parametrize("rows", [[], iter([ROW]), (ROW | {"step": at} for at in range(3))])
@@ -378,7 +414,8 @@ class Stored:
 
     def repeats(self) -> Iterator[Any]:
         for number, rows in enumerate(self.rows):
-            yield SimpleNamespace(repeat=number, added={NAME: rows}.__getitem__)
+            of_the_run = rows.set_index(rows.index + 10 * number)
+            yield SimpleNamespace(repeat=number, added={NAME: of_the_run}.__getitem__)
 
 
 def judged(*rows: pd.DataFrame) -> Any:
@@ -387,7 +424,12 @@ def judged(*rows: pd.DataFrame) -> Any:
 
 def test_the_oracle_derives_of_each_repeat_and_type_as_the_recorder_did(install: Install):
     """A sum over a repeat begins with it, and what is squared is what is stored."""
-    product = changed("square", lambda rows: rows["tokens"] * rows["tokens"] * 1.0)
+
+    def product(rows: pd.DataFrame) -> pd.DataFrame:
+        assert "square" not in rows
+        places = pd.Series(range(len(rows)))  # by the index
+        return derive(rows).assign(square=rows["tokens"] * rows["tokens"] * (places + 1.0))
+
     install(levels=replace(ADDED, derive=product))
     rows = [ROW | {"tokens": 50_000}, ROW | {"step": 1}]
     assert not judged(recorded(rows), recorded(rows, repeat=1))

@@ -34,13 +34,12 @@ def with_derived(added: AddedTable, rows: pd.DataFrame) -> pd.DataFrame:
 def due(added: AddedTable, repeat: Any) -> pd.DataFrame:
     """The keys and the witnessed columns as they follow from a run of one repeat.
 
-    KvscopeError if there is no `follows`, if it fails, lacks a column, or repeats a row.
+    KvscopeError if `follows` fails, lacks a column, or repeats a row.
     """
+    assert added.follows is not None
     names = added.columns(KEY, WITNESSED)
     columns = tuple(column for column in added.table.columns if column.name in names)
     with blamed(added, "`follows`"):
-        if added.follows is None:
-            raise KvscopeError("is not there")
         found = added.follows(repeat)
         _require_columns(found, [name for name in names if name != KEYS[0]])
         own = found.assign(**{KEYS[0]: repeat.repeat})[names]
