@@ -1,5 +1,6 @@
 """The oracles of vLLM's offloading hold of its runs, and each forged store or load is noticed."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -90,6 +91,18 @@ def of_batch(column: str, by: int) -> Forgery:
     return forge
 
 
+def of_awaited(change: Change) -> Forgery:
+    """The first store that a pass waited for, changed."""
+
+    def forge(run: Records) -> Records:
+        rows = run.transfers.copy()
+        chosen = rows.index[rows["awaited_step"].notna()][:1]
+        rows.loc[chosen] = change(rows.loc[chosen])
+        return run.variant(transfers=rows)
+
+    return forge
+
+
 def another(row: pd.DataFrame) -> pd.DataFrame:
     """The row, and the same again under a later number."""
     return pd.concat([row, row.assign(job=row["job"] + 10_000)], ignore_index=True)
@@ -102,6 +115,14 @@ FORGERIES: dict[str, tuple[Forgery, str]] = {
     ),
     "a store that a pass waits for": (
         of(OUT, lambda r: r.assign(awaited_step=r["step"] + 3), place=5),
+        "transfers.awaited_step",
+    ),
+    "a wait for a store is left out": (
+        of_awaited(with_(awaited_step=math.nan)),
+        "transfers.awaited_step",
+    ),
+    "a later pass waits for a store": (
+        of_awaited(lambda r: r.assign(awaited_step=r["awaited_step"] + 1)),
         "transfers.awaited_step",
     ),
     "a load is left out": (of(IN, lambda row: row.iloc[:0]), "batch.loaded_tokens"),
