@@ -4,9 +4,9 @@
 
 Standard input has a JSON list of engines: settings of `EngineArgs`, and under `record` where each
 is recorded, or null; under `more_bytes`, if it is there, how much longer the recording may become
-after its first passes; under `overlapping`, whether its scheduler is driven as with asynchronous scheduling. Requests come
-while others run, share prefixes, and one is aborted; the cache is too small for them. RESULTS gets
-the tokens of the requests, and vLLM's own counts, a list too.
+after its first passes; under `overlapping`, whether its scheduler is driven as with asynchronous
+scheduling. Requests come while others run, share prefixes, and one is aborted; the cache is too
+small for them. RESULTS gets the tokens of the requests, and vLLM's own counts, a list too.
 """
 
 import json
