@@ -299,10 +299,14 @@ class ServerRecord(Record):
     """The server that a recording is of, and which of its passes are in the recording."""
 
     prefix_caching: bool = False
-    draft_tokens: Whole = 0
     connector: str | None = None
     overlapping: bool = False
     first_step: Whole = 0
+
+    def tokens(self, name: str) -> int:
+        """A setting of the server that is a number of tokens, by its name; 0 without it."""
+        found = self.stated(name)
+        return found if isinstance(found, int) and found > 0 else 0
 
 
 class WorkloadRecord(Record):

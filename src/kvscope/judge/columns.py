@@ -32,6 +32,13 @@ class Columns:
         """These columns of each row, in the order of the rows."""
         return zip(*(self[name] for name in names), strict=True)
 
+    def total(self, names: Iterable[str]) -> list[int]:
+        """The sum of these columns in each row, of counts; null counts as 0."""
+        known = [self[name] for name in names if self.known(name)]
+        if not known:
+            return [0] * len(self)
+        return [sum(count or 0 for count in row) for row in zip(*known, strict=True)]
+
     def where(self, chosen: Iterable[bool]) -> "Columns":
         """The rows that are chosen."""
         mask = list(chosen)

@@ -65,8 +65,6 @@ NEEDS: Mapping[str, Needs] = {
         "hit_tokens": (PREFIXES,),
         "own_hit_tokens": (PREFIXES,),
         "loaded_tokens": (JOBS,),
-        "draft_tokens": (),
-        "accepted_tokens": (),
     },
     "preemptions": {
         "time_s": (CLOCK,),

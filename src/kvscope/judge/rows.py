@@ -33,7 +33,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "batch": (
         *("step", "request_id", "phase", "scheduled_tokens", "recomputed_tokens"),
         *("context_tokens", "sampled_tokens", "resumed", "saved_tokens", "hit_tokens"),
-        *("own_hit_tokens", "loaded_tokens", "draft_tokens", "accepted_tokens"),
+        *("own_hit_tokens", "loaded_tokens"),
     ),
     "preemptions": (
         *("step", "request_id", "event", "time_s", "policy", "refused", "blocks"),
@@ -114,7 +114,7 @@ class Rows:
         self._totals[4] += request.recovering
         computed = step, request.id, DECODE if decodes else PREFILL, tokens, again
         state = request.tokens, sampled, request.recovering, saved, hit, own, loaded
-        self.of["batch"].append(computed + state + (row.draft_tokens, row.accepted_tokens))
+        self.of["batch"].append(computed + state)
 
     def _find(self, step: int, request: Request) -> None:
         resumed = request.lost is not None

@@ -41,7 +41,8 @@ class Rules:
     `ranked`: victims are chosen by rank, and may have got blocks for the pass before. `whole`: a
     request gets blocks for its whole prompt when it is admitted. `ends_early`: a request may end
     before it has all tokens that it asks for, so that its last pass says when. `waiting_first`: a
-    pass prefills waiting requests before those that run go on.
+    pass prefills waiting requests before those that run go on. `most_tentative` tokens of a request
+    may be computed by a pass before it is known whether they are right.
     """
 
     block_size: int
@@ -56,7 +57,7 @@ class Rules:
     always: str | None = None
     ranked: bool = False
     chunk_tokens: int | None = None
-    most_drafts: int = 0
+    most_tentative: int = 0
     stores_outputs: bool = True
     ends_early: bool = False
     waiting_first: bool = False

@@ -17,6 +17,7 @@ import pandas as pd
 from kvscope.copies import IN
 from kvscope.evidence import JOBS, TOKEN_IDS
 from kvscope.judge.columns import Columns, Tables
+from kvscope.tables import BATCH
 
 TOLERANCE_S = 1e-6
 """Tolerance of comparisons between times that were computed in two ways."""
@@ -37,15 +38,15 @@ class Known(NamedTuple):
 
 
 class Scheduled(NamedTuple):
-    """A request in a pass: tokens computed, drafts among them, those that were right.
+    """A request in a pass: tokens computed, tentative ones among them, and those kept of these.
 
     `saved_tokens` and `sampled_tokens` count only where a policy or a client decides.
     """
 
     request_id: str
     tokens: int
-    draft_tokens: int | None
-    accepted_tokens: int | None
+    tentative: int
+    kept: int
     saved_tokens: int | None
     sampled_tokens: int
 
@@ -209,10 +210,15 @@ def _requests(run: Tables, outcomes: Outcomes) -> list[Known]:
 
 def _batch(batch: Columns, passes: int) -> list[list[Scheduled]]:
     found: list[list[Scheduled]] = [[] for _ in range(passes)]
-    names = ("scheduled_tokens", "draft_tokens", "accepted_tokens", "saved_tokens")
+    tentative = batch.total(name for name, _ in BATCH.tentative)
+    kept = batch.total(name for _, name in BATCH.tentative)
+    columns = (
+        *(batch["request_id"], batch["scheduled_tokens"], tentative, kept),
+        *(batch["saved_tokens"], batch["sampled_tokens"]),
+    )
     # `Scheduled._make` without its call in Python for each of many rows.
     make = partial(tuple.__new__, Scheduled)
-    rows = map(make, batch.rows("request_id", *names, "sampled_tokens"))
+    rows = map(make, zip(*columns, strict=True))
     for step, row in zip(batch["step"], rows, strict=True):
         found[step].append(row)
     return found

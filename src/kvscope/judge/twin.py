@@ -316,7 +316,7 @@ class Twin:
         asks = None
         if last.running and not victims[-1].scheduled_tokens:
             self._memory.slide(last)
-            asks = self._memory.missing(last, last.length + self.rules.most_drafts)
+            asks = self._memory.missing(last, last.length + self.rules.most_tentative)
         for victim in victims:
             if asks is not None and self._memory.free >= asks + self.rules.kept_free:
                 request = self.requests[victim.request_id]
@@ -432,17 +432,17 @@ class Twin:
     def _row(self, row: Scheduled, saved: dict[str, int], pass_tokens: int) -> Request | None:
         """Compute one request of a pass; returns it if it ends with that."""
         request, step = self.requests[row.request_id], self.step
-        context, drafts, accepted = request.tokens, row.draft_tokens or 0, row.accepted_tokens or 0
+        context, tentative, kept = request.tokens, row.tentative, row.kept
         if request.first_s is None:
             request.first_s = self.told.starts_s[step]
-        known = context + row.tokens - drafts
-        due = 1 + accepted if known == request.length else 0
+        known = context + row.tokens - tentative
+        due = 1 + kept if known == request.length else 0
         if self.rules.ends_early and self.told.last_row.get(row.request_id) == step:
             due = min(due, row.sampled_tokens)
-        end = known + min(accepted, max(0, due - 1)) if accepted else known
+        end = known + min(kept, max(0, due - 1)) if kept else known
         highest = request.highest
         again = min(highest, end) - context if highest > context else 0
-        decodes = request.given > 0 and row.tokens - drafts == 1 and not again
+        decodes = request.given > 0 and row.tokens - tentative == 1 and not again
         if self._jobs:
             self._jobs.offer(request, context + row.tokens)
         self.rows.compute(self, request, row, saved.get(request.id, 0), again, due, decodes)

@@ -38,7 +38,9 @@ class Column:
 
     `evidence` is what a run must have (`kvscope.evidence`) for the column to be known, and judged.
     `null` says whether the column may be null though a run has it: ROWS, in any row; RUNS, in all
-    rows of a run or in none; '', never.
+    rows of a run or in none; '', never. `kept`, of a column of tentative tokens, which a pass
+    computes before it is known whether they are right: the column that counts those that were. The
+    others leave the cache after the pass.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Column:
     role: str
     evidence: tuple[str, ...] = ()
     null: str = ""
+    kept: str = ""
 
     @property
     def can_lack(self) -> bool:
@@ -55,9 +58,15 @@ class Column:
 
 
 def _column(
-    role: str, name: str, type_: pa.DataType, meaning: str, *evidence: str, null: str = ""
+    role: str,
+    name: str,
+    type_: pa.DataType,
+    meaning: str,
+    *evidence: str,
+    null: str = "",
+    kept: str = "",
 ) -> Column:
-    return Column(name, type_, meaning, role, evidence, null)
+    return Column(name, type_, meaning, role, evidence, null, kept)
 
 
 key, told, witnessed, derived, fact = (partial(_column, role) for role in ROLES)
@@ -94,6 +103,11 @@ class Table:
     def keys(self) -> list[str]:
         """Names of the columns that together name a row."""
         return [c.name for c in self.columns if c.role == KEY]
+
+    @property
+    def tentative(self) -> list[tuple[str, str]]:
+        """Each column of tentative tokens, with the column of those of them that are kept."""
+        return [(c.name, c.kept) for c in self.columns if c.kept]
 
     def empty(self) -> pd.DataFrame:
         """A DataFrame without rows, with this table's columns and types."""

@@ -13,7 +13,7 @@ from kvscope import limits
 from kvscope.errors import BadInput
 from kvscope.files import atomic_path
 from kvscope.reading import open_file, refusing
-from kvscope.tables.column import SCHEMA_VERSION, Table
+from kvscope.tables.column import RUNS, SCHEMA_VERSION, Column, Table
 
 if TYPE_CHECKING:  # the workflow, which reads no table, does without
     import pandas as pd
@@ -33,15 +33,8 @@ _ADDED = {
         "abort_pass",
     ),
     "requests": ("conversation", "turn", "chosen_sha256"),
-    "steps": ("load_wait_s", "group_blocks_used", "kv_bytes_used", "context_bytes"),
-    "batch": (
-        "saved_tokens",
-        "hit_tokens",
-        "own_hit_tokens",
-        "loaded_tokens",
-        "draft_tokens",
-        "accepted_tokens",
-    ),
+    "steps": ("load_wait_s",),
+    "batch": ("saved_tokens", "hit_tokens", "own_hit_tokens", "loaded_tokens"),
     "preemptions": (
         "shared_blocks",
         "scheduled_tokens",
@@ -61,7 +54,10 @@ _ADDED = {
         "arrived_step",
     ),
 }
-"""Columns that files of earlier versions may lack, as they were added since."""
+"""Columns that files of earlier versions may lack, as they were added since.
+
+They may lack those as well that are null in all rows of some runs.
+"""
 
 
 def to_arrow(table: Table, frame: pd.DataFrame) -> pa.Table:
@@ -121,7 +117,7 @@ def check_file(table: Table, path: Path) -> str | None:
         return f"{path}: {rows:,} rows in {size:,} bytes, more than a table has"
     for column in table.columns:
         times = found.names.count(column.name)
-        if not times and version in EARLIER and column.name in _ADDED.get(table.name, ()):
+        if not times and version in EARLIER and _was_added(table, column):
             continue
         if times != 1:
             many = f"is there {times} times" if times else "is missing"
@@ -132,6 +128,10 @@ def check_file(table: Table, path: Path) -> str | None:
                 f"expected {column.type}"
             )
     return None
+
+
+def _was_added(table: Table, column: Column) -> bool:
+    return column.null == RUNS or column.name in _ADDED.get(table.name, ())
 
 
 def reading(path: Path) -> AbstractContextManager[None]:

@@ -152,6 +152,7 @@ BATCH = Table(
             "of scheduled_tokens, those that speculative decoding guessed; null without it",
             "passes",
             null=RUNS,
+            kept="accepted_tokens",
         ),
         told(
             "accepted_tokens",

@@ -8,25 +8,9 @@ from kvscope.analyse.oracles.run_tables import (
     RunTables,
     bad_rows,
     combine,
-    counts_of,
 )
 from kvscope.oracle import Violations
-from kvscope.passes import DECODE, MIXED
-
-
-def drafts_wrong(run: RunTables) -> Violations:
-    """Drafts are computed behind the newest token of a request that decodes; some are right."""
-    rows = run.batch[counts_of(run.batch["draft_tokens"]) > 0]
-    misplaced = (rows["phase"] != DECODE) | (rows["draft_tokens"] >= rows["scheduled_tokens"])
-    most = run.most_drafts
-    return combine(
-        bad_rows(rows, misplaced, lambda _: "drafts of a request that does not decode"),
-        bad_rows(
-            rows,
-            (rows["accepted_tokens"] > rows["draft_tokens"]) | (rows["draft_tokens"] > most),
-            lambda r: f"{r['accepted_tokens']} of {r['draft_tokens']} drafts right, {most} at most",
-        ),
-    )
+from kvscope.passes import MIXED
 
 
 def batching_wrong(run: RunTables) -> Violations:

@@ -1,6 +1,7 @@
 """All oracles of a run's host tables, in the order of the checklist."""
 
 from collections.abc import Callable
+from itertools import starmap
 
 from kvscope.analyse.oracles import (
     added,
@@ -18,6 +19,7 @@ from kvscope.analyse.oracles import (
     repeats,
     replay,
     settings,
+    tentative,
     times,
     values,
     victims,
@@ -36,6 +38,7 @@ from kvscope.evidence import (
 from kvscope.oracle import VIOLATED, Need, Oracle, Verdict, judge, verdict
 from kvscope.runfile import KERNEL_EVENTS
 from kvscope.runschema import OTHER_CLOCKS
+from kvscope.tables import BATCH
 from kvscope.time_sources import REHEARSED
 
 RunNeed = Need[RunTables]
@@ -58,6 +61,11 @@ def _seen(
 def _has_column(table: str, name: str) -> Callable[[RunTables], bool]:
     """Whether some row of a table has a value in a column."""
     return lambda run: bool(getattr(run.records, table)[name].notna().any())
+
+
+def _tentative(column: str, kept: str) -> Oracle[RunTables]:
+    need = _seen(f"passes with {column}", also=_has_column("batch", column))
+    return Oracle(tentative.oracle_of(column, kept), need)
 
 
 def _preempts(run: RunTables) -> bool:
@@ -103,7 +111,6 @@ _ACTIVATIONS_KEPT = _seen(
     ),
 )
 _IN_ORDER = _seen("passes that are scheduled one after another", ORDER)
-_DRAFTS = _seen("passes with speculative decoding", also=lambda run: bool(run.most_drafts))
 _ABORTED = _seen("requests that were aborted")
 _PREEMPTIONS = _seen("preemptions, and passes in order", ORDER, also=_preempts)
 _VICTIMS = _seen(
@@ -181,7 +188,7 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(profiled.ranges_differ, _PROFILED),
     Oracle(replay.differs_from_replay, _REPLAYED),
     Oracle(added.added_differ, _ADDED),
-    Oracle(batches.drafts_wrong, _DRAFTS),
+    *starmap(_tentative, BATCH.tentative),
     Oracle(batches.batching_wrong, _SETTINGS),
     Oracle(cache.capacity_exceeded, _PASSES),
     Oracle(cache.context_bytes_wrong, _ACTIVATIONS_KEPT),

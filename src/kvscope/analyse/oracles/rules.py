@@ -6,6 +6,7 @@ from kvscope.analyse.oracles.victims import is_ranked
 from kvscope.evidence import WORKLOAD
 from kvscope.judge.rules import Group, Rules
 from kvscope.setting_values import VLLM_0_4_2
+from kvscope.tables import BATCH
 
 ONE_ACTION = {action.name: action.name for action in (RECOMPUTE, SWAP, ACTIVATION, NATIVE)}
 ONE_ACTION["native_full"] = NATIVE.name
@@ -29,7 +30,7 @@ def rules_of(run: RunTables) -> Rules:
         always=ONE_ACTION.get(name),
         ranked="name" in overflow and is_ranked(run),
         chunk_tokens=run.section("batching").get("chunk_tokens"),
-        most_drafts=run.most_drafts,
+        most_tentative=sum(run.most_tokens(column) for column, _ in BATCH.tentative),
         stores_outputs=name != NATIVE.name,
         ends_early=WORKLOAD not in run.evidence,
         waiting_first=run.section("batching").get("name") == "prefill_first",

@@ -18,6 +18,7 @@ from kvscope.kv_plan import KvGroup, has_one_block_table
 from kvscope.oracle import NONE, Violations
 from kvscope.runschema import OTHER_CLOCKS, EngineRecord, ServerRecord
 from kvscope.setting_values import ALL_AT_ONCE
+from kvscope.tables import BATCH
 
 OF_REQUEST = ["repeat", "request_id"]
 OF_PASS = ["repeat", "step"]
@@ -45,10 +46,9 @@ class RunTables:
         """The server that was recorded; None where an experiment's settings are known."""
         return self.record.recorded
 
-    @property
-    def most_drafts(self) -> int:
-        """Tokens that speculative decoding guesses for one pass, at most; 0 without it."""
-        return self.server.draft_tokens if self.server else 0
+    def most_tokens(self, column: str) -> int:
+        """Tokens of a column of `batch`, at most, by the server's setting of the same name."""
+        return self.server.tokens(column) if self.server else 0
 
     @property
     def by_clock(self) -> bool:
@@ -118,9 +118,10 @@ class RunTables:
         row, `preempted_step` the step whose scheduling last preempted it (-1 if there is none).
         """
         rows = self.records.batch.sort_values([*OF_REQUEST, "step"], ignore_index=True)
-        drafts, accepted = (counts_of(rows[c]) for c in ("draft_tokens", "accepted_tokens"))
-        given = accepted.clip(upper=(rows["sampled_tokens"] - 1).clip(lower=0))
-        rows["end_tokens"] = rows["context_tokens"] + rows["scheduled_tokens"] - drafts + given
+        rows["end_tokens"] = rows["context_tokens"] + rows["scheduled_tokens"]
+        for tentative, kept in BATCH.tentative:
+            given = counts_of(rows[kept]).clip(upper=(rows["sampled_tokens"] - 1).clip(lower=0))
+            rows["end_tokens"] += given - counts_of(rows[tentative])
         rows["loaded_tokens"] = counts_of(rows["loaded_tokens"])
         own = rows.groupby(OF_REQUEST)
         rows["sampled_before"] = own["sampled_tokens"].cumsum() - rows["sampled_tokens"]
