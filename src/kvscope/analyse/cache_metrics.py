@@ -213,19 +213,3 @@ def preemption_wait_longest_s(records: Records) -> float:
     rows = records.preemptions.query("event == 'resume'")
     waits = rows["wait_s"].astype(float).groupby(rows["request_id"]).sum(min_count=1)
     return float(waits.max())
-
-
-@metric("share", "Drafts accepted", better=1, optional=True, column=108)
-def draft_acceptance_rate(records: Records) -> float:
-    """ΣB.accepted_tokens / ΣB.draft_tokens: of the tokens that speculative decoding guessed, those
-    that the model would have given; no value without it
-    """
-    return ratio(
-        float(records.batch["accepted_tokens"].sum()), float(records.batch["draft_tokens"].sum())
-    )
-
-
-@metric("requests", "Aborted requests", better=-1, display="a repeat", optional=True, column=110)
-def aborted_requests(records: Records) -> float:
-    """rows of R with `aborted`"""
-    return float(records.requests["aborted"].sum())

@@ -1,6 +1,6 @@
 """The registry of metrics: kvscope's own, in the order of tables, and those of other packages."""
 
-from kvscope.analyse import access_metrics, offloading, overhead
+from kvscope.analyse import access_metrics, offloading, overhead, waste_metrics
 from kvscope.analyse import cache_metrics as cache
 from kvscope.analyse import serving_metrics as serving
 from kvscope.analyse.metric import Metric, plugin_metrics
@@ -64,8 +64,7 @@ OWN: tuple[Metric, ...] = (
     cache.host_block_utilization_peak,
     overhead.recompute_fallbacks,
     *offloading.METRICS,
-    cache.draft_acceptance_rate,
-    cache.aborted_requests,
+    *waste_metrics.METRICS,
     serving.stalled_passes,
     serving.stall_time_s,
     *access_metrics.METRICS,

@@ -9,12 +9,15 @@ names them.
 """
 
 from array import array
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kvscope.actions import RECOMPUTE, Action
 from kvscope.copies import HOST_CLOCK
+
+NO_COUNTS: Mapping[str, int] = MappingProxyType({})
 
 
 class ScheduledRequest(NamedTuple):
@@ -29,14 +32,7 @@ class ScheduledRequest(NamedTuple):
     loaded: int = 0  # of `cached`, those that vLLM's offloading loaded before the pass
     saved: int = 0  # of `computed`, those whose activations the pass is to write to the host
     blocks: tuple[Sequence[int], ...] = ()  # its block ids by KV group; where KV events are traced
-    drafts: int | None = None  # of `computed`, tokens that were guessed; with speculative decoding
-    accepted: int | None = None  # of these, those that the model would have given
-
-    @property
-    def kept(self) -> int:
-        """Of `computed`, the tokens that stay in the cache: drafts that are not given do not."""
-        given = min(self.accepted or 0, max(0, len(self.sampled) - 1))
-        return self.computed - (self.drafts or 0) + given
+    counts: Mapping[str, int] = NO_COUNTS  # further columns of `batch`, of engines that have some
 
 
 def no_rows() -> Sequence[ScheduledRequest]:

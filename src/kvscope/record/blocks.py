@@ -5,9 +5,13 @@ request. It knows one KV group: with several, a hit is of a different block in e
 """
 
 from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from kvscope.engine.recording import BlockEviction, BlockHit, CachedBlock
 from kvscope.record.records import Scheduled
+
+NO_TOKENS: Mapping[int, int] = MappingProxyType({})
 
 
 class BlockContents:
@@ -34,18 +38,19 @@ class BlockContents:
         self._holders.subtract(self._held.pop(request, ()))
         self._known.pop(request, None)
 
-    def schedule(self, step: int, event: Scheduled) -> None:
-        """A pass was scheduled, the table's `step`."""
+    def schedule(
+        self, step: int, event: Scheduled, tentative: Mapping[int, int] = NO_TOKENS
+    ) -> None:
+        """A pass was scheduled, the table's `step`; `tentative` are such tokens by request."""
         found: dict[int, int] = {request: tokens for request, tokens in event.hits}
         given = {request: (admitted, ids) for request, admitted, (ids,) in event.blocks}
-        drafts: dict[int, int] = {request: tokens for request, tokens in event.drafts}
         # In the order of the schedule: a request finds blocks that one before it fills.
         for request, computed, cached in zip(
             event.requests, event.computed, event.cached, strict=True
         ):
             if request in given:
                 self._give(step, request, *given[request], found.get(request, 0))
-            self._fill(step, request, cached, cached + computed - drafts.get(request, 0))
+            self._fill(step, request, cached, cached + computed - tentative.get(request, 0))
 
     def _give(
         self, step: int, request: int, admitted: bool, ids: list[int], found_tokens: int
@@ -65,7 +70,7 @@ class BlockContents:
     def _fill(self, step: int, request: int, start: int, end: int) -> None:
         """The pass computes tokens of a request; blocks that it fills are in the prefix cache.
 
-        A block whose last tokens are drafts is there with the pass after, if they were right.
+        A block whose last tokens are tentative is there with the pass after, if they were right.
         """
         held = self._held.get(request, [])
         known = self._known.get(request, start // self._block_size)

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 import kvscope
+from kvscope.record.counts import settings_of
 from kvscope.record.versions import described_as_now
 from kvscope.time_sources import MEASURED, REHEARSED
 
@@ -19,7 +20,6 @@ def facts_of(scheduler: Any, vllm_version: str) -> dict[str, Any]:
     scheduling, cache, model = config.scheduler_config, config.cache_config, config.model_config
     parallel, transfer = config.parallel_config, config.kv_transfer_config
     pool = scheduler.kv_cache_manager.block_pool
-    speculative = config.speculative_config
     return {
         "recording": secrets.token_hex(6),
         "kvscope": kvscope.__version__,
@@ -37,7 +37,7 @@ def facts_of(scheduler: Any, vllm_version: str) -> dict[str, Any]:
         "max_num_batched_tokens": scheduling.max_num_batched_tokens,
         "max_model_len": model.max_model_len,
         "watermark": getattr(scheduling, "watermark", None),
-        "draft_tokens": 0 if speculative is None else speculative.num_speculative_tokens,
+        **settings_of(config),
         "connector": None if transfer is None else transfer.kv_connector,
         "tensor_parallel": parallel.tensor_parallel_size,
         "pipeline_parallel": parallel.pipeline_parallel_size,

@@ -10,6 +10,7 @@ from typing import Any
 from kvscope.engine.marks import Marks
 from kvscope.engine.observer import Loss, ObservedPass, Recorder, SchedulerObserver, Take
 from kvscope.ranges import REPEAT
+from kvscope.record.counts import Counts
 from kvscope.record.records import (
     STOPPED_OR_ABORTED,
     Arrival,
@@ -36,7 +37,8 @@ class ServerRecorder(Recorder):
         self._dropping = False
         self._numbers: dict[str, int] = {}  # of requests by vLLM's ids
         self._arrivals: dict[int, int] = {}
-        self._accepted: list[list[int]] = []  # of the pass whose output is being processed
+        self._counts = Counts(facts)
+        self._told: list[list[int]] = []  # counts of the pass whose output is being processed
 
     def observe(self, scheduler: Any, marks: Marks) -> SchedulerObserver:
         """Record a scheduler from now on, and mark its passes."""
@@ -139,7 +141,7 @@ class ServerRecorder(Recorder):
             if ids is not None:
                 resumed = name in cached.resumed_req_ids
                 blocks.append([numbers[name], resumed, [list(group) for group in ids]])
-        scheduled, drafts = output.num_scheduled_tokens, output.scheduled_spec_decode_tokens
+        scheduled = output.num_scheduled_tokens
         self._put(
             Scheduled(
                 one.step,
@@ -155,20 +157,16 @@ class ServerRecorder(Recorder):
                 list(map(context.__getitem__, scheduled)),
                 [[numbers[name], tokens] for name, tokens in one.found.items()],
                 blocks,
-                [[numbers[n], len(d)] for n, d in drafts.items()] if drafts else [],
+                self._counts.at_schedule(numbers, output),
             )
         )
         for number in [numbers.pop(name) for name in {*one.ended}]:
             del self._arrivals[number]
 
     def computed(self, one: ObservedPass, output: Any) -> None:
-        """Count the drafts that were right, before vLLM cuts what ends."""
-        self._accepted = []
-        for name in one.scheduled.scheduled_spec_decode_tokens:
-            request = self._scheduler.requests.get(name)
-            if request is not None and not request.is_finished() and output.sampled_token_ids:
-                tokens = output.sampled_token_ids[output.req_id_to_index[name]]
-                self._accepted.append([self._numbers[name], max(0, len(tokens) - 1)])
+        """Keep what the output counts, before vLLM cuts what ends."""
+        scheduled = one.scheduled
+        self._told = self._counts.at_output(self._numbers, self._scheduler, scheduled, output)
 
     def sampled(self, one: ObservedPass, output_ns: int, output: Any, given: Any) -> None:
         """Record how many tokens the pass gave to whom."""
@@ -179,7 +177,7 @@ class ServerRecorder(Recorder):
                     requests.append(self._numbers[each.request_id])
                     tokens.append(len(each.new_token_ids))
         end_ns = time.monotonic_ns()
-        self._put(Sampled(one.step, output_ns, end_ns, requests, tokens, self._accepted))
+        self._put(Sampled(one.step, output_ns, end_ns, requests, tokens, self._told))
 
     def preempted(self, loss: Loss) -> None:
         """Record a preemption."""

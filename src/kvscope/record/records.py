@@ -36,7 +36,7 @@ class Scheduled(NamedTuple):
     cached: list[int]  # tokens in the cache before
     hits: list[list[int]]  # of admitted ones: request, tokens found in the prefix cache
     blocks: list[list[Any]]  # of those that got some: request, whether admitted, ids by KV group
-    drafts: list[list[int]]  # of speculated ones: request, draft tokens
+    counts: Sequence[Sequence[int]]  # of those that have some: request, counts (`record.counts`)
     kind: str = "scheduled"
 
 
@@ -48,7 +48,7 @@ class Sampled(NamedTuple):
     end_ns: int  # the scheduler has processed them
     requests: list[int]  # those that got some
     tokens: list[int]  # how many
-    accepted: Sequence[Sequence[int]] = ()  # of speculated ones: request, drafts that were right
+    counts: Sequence[Sequence[int]] = ()  # as those of the schedule
     kind: str = "sampled"
 
 

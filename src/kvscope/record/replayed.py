@@ -1,7 +1,8 @@
 """From the events of a recording to the tables of a run: `run.recorder` replays its passes."""
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -21,6 +22,7 @@ from kvscope.engine.recording import (
 )
 from kvscope.kv_plan import KvGroup, has_one_block_table
 from kvscope.record.blocks import BlockContents
+from kvscope.record.counts import Counts
 from kvscope.record.records import (
     STOPPED_OR_ABORTED,
     Arrival,
@@ -86,6 +88,7 @@ def read(window: Window) -> Replayed:
     known = sorted(step for step in passes if step in outputs)
     first, last = (known[0], known[-1]) if known else (0, -1)
     contents, orders = BlockContents(window.facts["block_size"]), list[Ordered]()
+    counts = Counts(window.facts)
     for one in window.live:
         if made.one_group:
             contents.begin(one.request, one.blocks[0])
@@ -102,10 +105,11 @@ def read(window: Window) -> Replayed:
         elif isinstance(event, Ordered) and event.step <= last:
             orders.append(event)
         elif isinstance(event, Scheduled) and event.step <= last:
-            speculates = bool(window.facts["draft_tokens"])
-            made.recording.passes.append(_pass(event, outputs.get(event.step), speculates))
+            output = outputs.get(event.step)
+            told = counts.recorded(event, output)
+            made.recording.passes.append(_pass(event, output, told))
             if made.one_group:
-                contents.schedule(event.step - first, event)
+                contents.schedule(event.step - first, event, _tentative(told))
     made.recording.transfers += _transfers(made, orders, first)
     made.recording.hits, made.recording.evictions = contents.hits, contents.evictions
     if contents.unknown:
@@ -126,7 +130,19 @@ def read(window: Window) -> Replayed:
     return made
 
 
-def _pass(event: Scheduled, output: Sampled | None, speculates: bool) -> PassRecord:
+Told = Mapping[str, Mapping[int, int]]
+"""Further columns of the requests of a pass: of each column, a count of those that have one."""
+
+
+def _tentative(told: Told) -> Mapping[int, int]:
+    """The tentative tokens of each request."""
+    found = Counter[int]()
+    for column, _ in tables.BATCH.tentative:
+        found.update(told.get(column, {}))
+    return found
+
+
+def _pass(event: Scheduled, output: Sampled | None, told: Told) -> PassRecord:
     return PassRecord(
         schedule_start_ns=event.start_ns,
         schedule_end_ns=event.end_ns,
@@ -137,17 +153,15 @@ def _pass(event: Scheduled, output: Sampled | None, speculates: bool) -> PassRec
         host_blocks_used=0,
         output_ns=event.end_ns if output is None else output.output_ns,
         end_ns=event.end_ns if output is None else output.end_ns,
-        batch=partial(_rows, event, output, speculates),
+        batch=partial(_rows, event, output, told),
     )
 
 
-def _rows(event: Scheduled, output: Sampled | None, speculates: bool) -> list[ScheduledRequest]:
+def _rows(event: Scheduled, output: Sampled | None, told: Told) -> list[ScheduledRequest]:
     """The requests of a pass. Tokens are not recorded: `sampled` has as many as there were."""
     given = {} if output is None else dict(zip(output.requests, output.tokens, strict=True))
     hits: dict[int, int] = {request: tokens for request, tokens in event.hits}
     admitted = {request for request, fresh, _ in event.blocks if fresh}
-    drafts: dict[int, int] = {request: tokens for request, tokens in event.drafts}
-    accepted = {} if output is None else {request: tokens for request, tokens in output.accepted}
     rows = zip(event.requests, event.computed, event.cached, strict=True)
     return [
         ScheduledRequest(
@@ -158,8 +172,7 @@ def _rows(event: Scheduled, output: Sampled | None, speculates: bool) -> list[Sc
             row=row,
             hit=(hit := hits.get(request, 0)),
             loaded=cached - hit if request in admitted else 0,
-            drafts=drafts.get(request, 0) if speculates else None,
-            accepted=accepted.get(request, 0) if speculates else None,
+            counts={column: counts.get(request, 0) for column, counts in told.items()},
         )
         for row, (request, computed, cached) in enumerate(rows)
     ]

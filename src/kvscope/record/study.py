@@ -21,6 +21,7 @@ from kvscope.plan.models import Model
 from kvscope.reading import refusing
 from kvscope.record import replayed
 from kvscope.record.arrivals import arrivals_of
+from kvscope.record.counts import features_of
 from kvscope.record.records import Arrival, Scheduled
 from kvscope.record.replayed import Replayed
 from kvscope.record.window import read_window
@@ -208,8 +209,7 @@ def _left_out(made: Replayed, requests: list[Row], directory: Path) -> Iterator[
         yield f"scheduling policy: {facts['policy']}; the study takes requests by their arrival"
     if facts["async_scheduling"]:
         yield "asynchronous scheduling: the passes of the study do not overlap"
-    if facts["draft_tokens"]:
-        yield "speculative decoding: a pass of the study gives a request one token"
+    yield from (feature.left_out for feature in features_of(facts))
     if facts["connector"]:
         yield (
             f"KV connector: {facts['connector']} is not in the study; overflow=native is vLLM's "
@@ -240,8 +240,8 @@ def _left_out(made: Replayed, requests: list[Row], directory: Path) -> Iterator[
 
 def _sessions(made: Replayed) -> int:
     """Requests that ended with more tokens in the cache than they came with and were given."""
-    if made.window.facts["draft_tokens"]:
-        return 0  # drafts are computed too
+    if features_of(made.window.facts):
+        return 0  # tokens that they count may be computed too
     reached: dict[int, int] = {}
     for event in made.window.events:
         if isinstance(event, Scheduled):

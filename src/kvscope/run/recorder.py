@@ -274,7 +274,8 @@ class Replay:
         self, step: int, record: PassRecord, row: ScheduledRequest, scheduled_tokens: int
     ) -> dict[str, Any]:
         state = self.requests.setdefault(row.request_id, RequestState())
-        end_tokens = row.cached + row.kept
+        tentative, kept = _tentative(row)
+        end_tokens = row.cached + row.computed - tentative + kept
         if state.first_scheduled_s is None:
             state.first_scheduled_s = self.context.seconds(record.schedule_start_ns)
         if not state.resident_tokens:
@@ -285,8 +286,8 @@ class Replay:
             self._resume(step, record, row, own_hit, state)
         resumed = state.recovering
         recomputed = max(0, min(state.computed_tokens, end_tokens) - row.cached)
-        # A request decodes where it computes its newest token and nothing but drafts of the next.
-        decodes = bool(state.given) and row.computed - (row.drafts or 0) == 1 and not recomputed
+        # A request decodes where it computes its newest token, and beyond it tentative ones only.
+        decodes = bool(state.given) and row.computed - tentative == 1 and not recomputed
         if recomputed and state.resumption:
             forward_s = (record.output_ns - record.schedule_end_ns) * NANOSECONDS
             state.resumption["cost_s"] += forward_s * (recomputed / scheduled_tokens)
@@ -312,8 +313,7 @@ class Replay:
             "hit_tokens": row.hit,
             "own_hit_tokens": own_hit,
             "loaded_tokens": row.loaded,
-            "draft_tokens": row.drafts,
-            "accepted_tokens": row.accepted,
+            **row.counts,
         }
 
     def _resume(
@@ -396,6 +396,19 @@ def replay(
         requests=state.requests,
         counted=dict(recording.counted),
     )
+
+
+def _tentative(row: ScheduledRequest) -> tuple[int, int]:
+    """Of a request's tokens in a pass, those that are tentative, and how many of them are kept.
+
+    Of a request that ends with the pass, tokens behind its last one are not kept.
+    """
+    if not row.counts:
+        return 0, 0
+    columns = tables.BATCH.tentative
+    kept = sum(row.counts.get(column, 0) for _, column in columns)
+    given = max(0, len(row.sampled) - 1)
+    return sum(row.counts.get(column, 0) for column, _ in columns), min(kept, given)
 
 
 def _cached_block(block: CachedBlock) -> dict[str, Any]:
