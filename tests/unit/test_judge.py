@@ -11,9 +11,10 @@ import pandas as pd
 import pytest
 
 import kvscope.judge
-from kvscope.analyse.oracles.replay import differs_from_replay, tables_of
+from kvscope.analyse.oracles.replay import comparison_of, differs_from_replay, tables_of
 from kvscope.analyse.oracles.rules import rules_of
 from kvscope.analyse.oracles.run_tables import RunTables
+from kvscope.analyse.oracles.tentative import oracle_of
 from kvscope.analyse.records import Records, read_records
 from kvscope.evidence import ALL, PASSES
 from kvscope.judge.compare import compare
@@ -21,6 +22,8 @@ from kvscope.judge.evidence import NEEDS
 from kvscope.judge.rows import COLUMNS
 from kvscope.judge.told import Prompts, told
 from kvscope.judge.twin import Twin
+from kvscope.passes import DECODE
+from kvscope.tables import BATCH
 
 from .report_fixture import Fake, write_experiment
 
@@ -166,3 +169,45 @@ def test_a_judge_asks_for_evidence_and_not_who_made_a_run() -> None:
     assert len(modules) > 8
     found = {(m.name, word) for m in modules for word in words_of(m) if MAKERS.search(word)}
     assert found == set()
+
+
+def with_tentative(run: Records, tokens: int, kept: int) -> RunTables:
+    """The run with tentative tokens in the first pass of a request that decodes; 0 elsewhere."""
+    ((tentative, of_these),) = BATCH.tentative
+    rows = run.batch.assign(**{tentative: 0, of_these: 0})
+    first = rows.index[rows["phase"] == DECODE][0]
+    rows.loc[first, "scheduled_tokens"] += tokens
+    rows.loc[first, "sampled_tokens"] += kept
+    rows.loc[first, [tentative, of_these]] = tokens, kept
+    return RunTables(run.variant(batch=rows))
+
+
+def test_tentative_tokens_are_computed_and_leave_the_cache_again(run: Records) -> None:
+    assert not comparison_of(with_tentative(run, 0, 0)).columns
+    rejected = comparison_of(with_tentative(run, 2, 0)).columns
+    assert {column for column in rejected if column.startswith("batch")} == set()
+    assert "batch.context_tokens" in comparison_of(with_tentative(run, 2, 1)).columns
+
+
+@pytest.mark.parametrize(
+    ("tokens", "kept", "words"),
+    [
+        (2, 3, "3 of 2 drafts right, 0 at most"),
+        (1, 0, "0 of 1 drafts right, 0 at most"),
+        (0, 0, ""),
+    ],
+)
+def test_an_oracle_of_tentative_tokens_is_made_of_their_declaration(
+    run: Records, tokens: int, kept: int, words: str
+) -> None:
+    wrong = oracle_of(*BATCH.tentative[0])
+    assert wrong.__name__ == "drafts_wrong"
+    found = wrong(with_tentative(run, tokens, kept))
+    assert found.first.endswith(words)
+    assert bool(found) == bool(words)
+
+
+def test_a_judge_names_no_column_of_tentative_tokens() -> None:
+    names = {name for pair in BATCH.tentative for name in pair}
+    modules = Path(kvscope.judge.__file__).parent.glob("*.py")
+    assert not {word for module in modules for word in words_of(module)} & names

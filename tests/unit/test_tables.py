@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kvscope import evidence, tables
 from kvscope.errors import BadInput
 from kvscope.files import atomic_path, write_text_if_changed
-from kvscope.tables.column import KEY, ROLES
+from kvscope.tables.column import KEY, ROLES, TOLD
 
 LAYER_ROWS = st.lists(
     st.tuples(
@@ -24,6 +24,15 @@ COLUMNS = [(table, column) for table in tables.TABLES.values() for column in tab
 def test_every_column_has_a_role_and_evidence_by_known_names():
     assert {column.role for _, column in COLUMNS} == set(ROLES)
     assert {word for _, column in COLUMNS for word in column.evidence} <= evidence.ALL
+
+
+def test_tentative_tokens_and_those_that_are_kept_are_told_of_the_same_runs():
+    for table in tables.TABLES.values():
+        columns = {column.name: column for column in table.columns}
+        for pair in table.tentative:
+            tentative, kept = (columns[name] for name in pair)
+            assert tentative.role == kept.role == TOLD
+            assert (tentative.evidence, tentative.null) == (kept.evidence, kept.null)
 
 
 @pytest.mark.parametrize("table", tables.HOST_TABLES, ids=lambda table: table.name)
