@@ -8,10 +8,7 @@ from kvscope.passes import DECODE
 
 
 def oracle_of(column: str, kept: str) -> Callable[[RunTables], Violations]:
-    """The oracle of a column and of that of its kept tokens, named after them.
-
-    That of `draft_tokens` is `drafts_wrong`.
-    """
+    """The oracle of a column `NAME_tokens`, and of that of its kept tokens: `NAMEs_wrong`."""
     noun = f"{column.removesuffix('_tokens')}s"
 
     def wrong(run: RunTables) -> Violations:
