@@ -6,7 +6,7 @@ here, once.
 
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -16,6 +16,7 @@ from pydantic import (
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
+    model_validator,
 )
 from pydantic_core import CoreSchema
 
@@ -303,10 +304,16 @@ class ServerRecord(Record):
     overlapping: bool = False
     first_step: Whole = 0
 
+    @model_validator(mode="after")
+    def _counts_tokens(self) -> Self:
+        for name, value in (self.model_extra or {}).items():
+            if name.endswith("_tokens") and not (isinstance(value, int) and 0 <= value < 2**63):
+                raise ValueError(f"{name} is {value!r:.60}, expected a number of tokens")
+        return self
+
     def tokens(self, name: str) -> int:
         """A setting of the server that is a number of tokens, by its name; 0 without it."""
-        found = self.stated(name)
-        return found if isinstance(found, int) and found > 0 else 0
+        return self.stated(name) or 0
 
 
 class WorkloadRecord(Record):

@@ -141,6 +141,8 @@ def test_a_run_with_a_changed_file_is_not_complete(tmp_path):
         {"clock": {"repeats": [{"repeat": 0, "start_ns": 10**30, "duration_s": 1}]}},
         {"engine": {"block_size": "many"}},
         {"hardware": ["a"]},
+        {"recorded": {"draft_tokens": "3"}},
+        {"recorded": {"draft_tokens": -1}},
     ],
 )
 def test_a_record_that_no_run_writes_is_refused_in_one_sentence(tmp_path, facts):
