@@ -22,7 +22,7 @@ from kvscope.judge.evidence import NEEDS
 from kvscope.judge.rows import COLUMNS
 from kvscope.judge.told import Prompts, told
 from kvscope.judge.twin import Twin
-from kvscope.passes import DECODE
+from kvscope.passes import DECODE, PREFILL
 from kvscope.tables import BATCH
 
 from .report_fixture import Fake, write_experiment
@@ -171,11 +171,11 @@ def test_a_judge_asks_for_evidence_and_not_who_made_a_run() -> None:
     assert found == set()
 
 
-def with_tentative(run: Records, tokens: int, kept: int) -> RunTables:
-    """The run with tentative tokens in the first pass of a request that decodes; 0 elsewhere."""
+def with_tentative(run: Records, tokens: int, kept: int, phase: str = DECODE) -> RunTables:
+    """The run with tentative tokens in the first pass of a request in a phase; 0 elsewhere."""
     ((tentative, of_these),) = BATCH.tentative
     rows = run.batch.assign(**{tentative: 0, of_these: 0})
-    first = rows.index[rows["phase"] == DECODE][0]
+    first = rows.index[rows["phase"] == phase][0]
     rows.loc[first, "scheduled_tokens"] += tokens
     rows.loc[first, "sampled_tokens"] += kept
     rows.loc[first, [tentative, of_these]] = tokens, kept
@@ -190,21 +190,37 @@ def test_tentative_tokens_are_computed_and_leave_the_cache_again(run: Records) -
 
 
 @pytest.mark.parametrize(
-    ("tokens", "kept", "words"),
+    ("tokens", "kept", "most", "phase", "words"),
     [
-        (2, 3, "3 of 2 drafts right, 0 at most"),
-        (1, 0, "0 of 1 drafts right, 0 at most"),
-        (0, 0, ""),
+        (0, 0, 3, DECODE, ""),
+        (3, 3, 3, DECODE, ""),
+        (2, 3, 3, DECODE, "3 of 2 drafts right, 3 at most"),
+        (4, 0, 3, DECODE, "0 of 4 drafts right, 3 at most"),
+        (1, 0, 3, PREFILL, "drafts of a request that does not decode"),
     ],
 )
 def test_an_oracle_of_tentative_tokens_is_made_of_their_declaration(
-    run: Records, tokens: int, kept: int, words: str
+    run: Records, tokens: int, kept: int, most: int, phase: str, words: str
 ) -> None:
     wrong = oracle_of(*BATCH.tentative[0])
     assert wrong.__name__ == "drafts_wrong"
-    found = wrong(with_tentative(run, tokens, kept))
+    tables = with_tentative(run, tokens, kept, phase)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "most_tokens", lambda _: most)
+        found = wrong(tables)
     assert found.first.endswith(words)
     assert bool(found) == bool(words)
+
+
+def test_some_token_of_a_request_is_not_tentative(run: Records) -> None:
+    ((tentative, kept),) = BATCH.tentative
+    rows = run.batch.assign(**{tentative: 0, kept: 0})
+    decodes = rows["phase"] == DECODE
+    rows.loc[decodes, tentative] = rows.loc[decodes, "scheduled_tokens"]
+    tables = RunTables(run.variant(batch=rows))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "most_tokens", lambda _: 3)
+        assert oracle_of(tentative, kept)(tables).count == decodes.sum()
 
 
 def test_a_judge_names_no_column_of_tentative_tokens() -> None:
