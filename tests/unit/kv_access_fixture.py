@@ -189,9 +189,10 @@ def write_traced_run(results: Path, name: str = "traced", served: Served | None 
     directory, out = results / "experiments" / name, results / "tables" / name
     for path in (directory, out):
         path.mkdir(parents=True, exist_ok=True)
-    fake = Fake({"name": name}, blocks=done.blocks, block_size=done.block_size)
+    fake = Fake({"name": name})
     own = settings(fake) | {"repeats": done.repeats}
     own["model"]["layers"] = done.layers
+    own["cache"] = {"block_size": done.block_size, "blocks": done.blocks}
     own["workload"]["num_requests"] = len(done.prompts)
     own["batching"] = {"name": "mixed"}  # prompts are computed whole
     own["engine"]["max_num_batched_tokens"] = max(step["scheduled_tokens"] for step in done.steps)
@@ -200,6 +201,7 @@ def write_traced_run(results: Path, name: str = "traced", served: Served | None 
         tables.write(table, frame, directory / f"{table.name}.parquet")
     known = facts(replace(fake, repeats=done.repeats)) | {"experiment_id": name}
     known["engine"] |= {"block_bytes": done.block_bytes, "layers": done.layers}
+    known["engine"] |= {"kv_blocks_total": done.blocks, "block_size": done.block_size}
     steps = pd.DataFrame(done.steps, columns=tables.STEPS.names)
     passes, classes = len(steps) // done.repeats, len(set(shape_classes(steps)))
     known["warmup"] |= {"passes": passes, "classes": classes}

@@ -1,9 +1,15 @@
-"""A results tree as plan, run and analyse leave it, made by a small simulation of an engine."""
+"""A results tree as plan, run and analyse leave it, of runs that are told as if measured.
+
+Tables and settings are those of small modeled runs (`modeled_runs`). Each repeat has its own clock,
+which runs faster or slower than the modeled one, and may stand still in one pass: a stall.
+"""
 
 import math
 import re
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,67 +25,35 @@ from kvscope.evidence import ALL
 from kvscope.files import write_json
 from kvscope.stalls import find_stalls, shape_classes
 
-SCHEDULE_S, TAKING_S = 1e-4, 5e-5  # before a pass's forward part, and after it
-LAYERS = 4
+from .modeled_runs import Modeled, modeled
+
 UTC_NS = 1_790_000_000_000_000_000
 QUIET = {"cores": 4, "other_run": False, "work_s": 0.006} | dict.fromkeys(SHARES, 0.0)
 SLOPE = 1.2  # of the logarithm of a pass's time on waiting
-TOKEN_BYTES = 4096  # K and V of a token over all layers
-# Seconds a copy takes to be issued, and bytes a second, by kind of host memory.
-COPY_S = 2e-5
-BANDWIDTH = {"pinned": 2e8, "pageable": 0.8e8}
-
-
-TABLES = ("requests", "steps", "batch", "preemptions", "transfers", "layers")
-"""What a simulated engine writes."""
-
-
-@dataclass
-class Request:
-    """A simulated request; `cached` tokens are in the cache, or in the host pool if `swapped`."""
-
-    number: int
-    prompt: int
-    output: int
-    given: int = 0
-    cached: int = 0
-    lost: int = 0  # as many of its tokens had been computed before
-    swapped: bool = False
-    preemptions: int = 0
-    preemption: dict[str, Any] | None = None  # its row, until it runs again
-    resumption: dict[str, Any] | None = None  # the row of its last one
-    copied_s: float = 0.0  # by copies since its last preemption
-    recovering: bool = False  # from its preemption until it gives a token
-    first_scheduled_s: float | None = None
-    first_token_s: float | None = None
-
-    @property
-    def due(self) -> int:
-        return self.prompt + self.given - self.cached
+STALLED = 6  # times as long as usual takes a pass that stalls
+HOST_S = 1e-4  # to schedule a pass, and to take what it gave; the modeled device does both at once
+BEGIN_S = 1e-3  # before the first pass
+PASSING = {  # of each table, instants before and after the host's part, and lengths of time
+    "requests": (("first_scheduled_s",), ("first_token_s", "finished_s"), ()),
+    "steps": (("start_s",), (), ("forward_s",)),
+    "preemptions": (("time_s",), (), ("cost_s",)),
+    "transfers": ((), (), ("copy_s",)),
+}
 
 
 @dataclass
 class Fake:
-    """One fake experiment: its settings, and how fast and how steadily it runs."""
+    """A fake measurement: of which modeled run, what it varies, how fast and steadily it ran."""
 
     varied: dict[str, Any]
-    blocks: int = 64
-    block_size: int = 16
-    batching: str = "chunked"
-    chunk: int = 256
-    overflow: str = "recompute"
-    host_memory: str = "pinned"
-    copies: str = "per_block"
-    host_blocks: int = 200
-    requests: int = 12
-    prompt: int = 60
-    output: int = 40
+    run: str = "ample"  # of `modeled_runs.RUNS`
     repeats: int = 3
     speed: float = 1.0
     stall: bool = True
     noise: float = 0.01
     warm: bool = True  # else nothing was served before the repeats, and it is not valid
     engine: dict[str, Any] = field(default_factory=dict)  # facts that its device adds
+    sections: dict[str, Any] = field(default_factory=dict)  # of settings, in place of the run's
     evidence: frozenset[str] = ALL
     status: str | None = "complete"  # None: it has not run
     reason: str | None = None
@@ -90,7 +64,6 @@ class Fake:
     waiting: Sequence[float] = ()  # −log(1 − w) of each repeat, which takes SLOPE times as much
     profiled: bool = False  # one more repeat was served under the profiler, twice as slow
     source: str = "measured"  # or "rehearsed", by a CPU in the place of a GPU
-    rows: dict[str, list[Any]] = field(default_factory=dict)
 
     @property
     def device(self) -> str:
@@ -105,6 +78,10 @@ class Fake:
         values = "-".join(f"{v}" for v in self.varied.values() if v is not None)
         return "fake-" + re.sub(r"[^\w-]", "", values)
 
+    @property
+    def modeled(self) -> Modeled:
+        return modeled(self.run)
+
     def is_profiled(self, repeat: int) -> bool:
         return self.profiled and repeat == self.repeats
 
@@ -113,239 +90,87 @@ class Fake:
         """How many repeats there are: those that are measured, and the profiled one."""
         return self.repeats + self.profiled
 
+
+@dataclass(frozen=True)
+class Clock:
+    """What a measured clock reads of a modeled instant: it runs slower, and a pass stalls."""
+
+    slower: float
+    stalled_step: int = -1
+    stalled_at: float = math.inf  # by the modeled clock
+    stall_s: float = 0.0
+
+    def later(self, instants: pd.Series) -> pd.Series:
+        stalled_s = self.stall_s * (instants > self.stalled_at)
+        return self.slower * (BEGIN_S + instants) + stalled_s
+
     @property
-    def pool(self) -> int:
-        return self.host_blocks if self.overflow == "swap" else 0
-
-    def blocks_of(self, tokens: int) -> int:
-        return math.ceil(tokens / self.block_size)
-
-    def copy_s(self, blocks: int) -> float:
-        copies = blocks if self.copies == "per_block" else 1
-        size = blocks * self.block_size * TOKEN_BYTES
-        return copies * COPY_S + size / BANDWIDTH[self.host_memory]
+    def host_s(self) -> float:
+        """How long a pass is scheduled, and how long what it gave is taken."""
+        return self.slower * HOST_S
 
 
-@dataclass
-class Pass:
-    """One forward pass while it is put together."""
-
-    budget: int
-    batch: dict[int, tuple[Request, int]] = field(default_factory=dict)
-    preempted: int = 0
-    copies_s: float = 0.0
-
-
-class Simulation:
-    """Serves the requests once, and writes the rows of all tables of one repeat."""
-
-    def __init__(self, fake: Fake, repeat: int, random: np.random.Generator):
-        self.fake, self.repeat, self.random = fake, repeat, random
-        self.waiting = [
-            Request(n, fake.prompt + 7 * (n % 5), fake.output) for n in range(fake.requests)
-        ]
-        self.running: list[Request] = []
-        self.now, self.step, self.host_used = 0.001, 0, 0
-        self.slow = random.integers(20, 60)
-
-    def run(self) -> None:
-        while self.waiting or self.running:
-            current = Pass(self.fake.chunk)
-            if self.fake.batching == "prefill_first":
-                self.admit(current, swapped=False)
-            if not current.batch:
-                self.decode(current)
-                if not current.preempted:
-                    self.admit(current, swapped=True)
-            duration = self.duration(current)
-            self.record(current, duration)
-            self.now, self.step = self.now + duration + 2e-4, self.step + 1
-            for request in [r for r in self.running if r.given == r.output]:
-                self.running.remove(request)
-                self.write("requests", self.outcome(request))
-
-    def decode(self, current: Pass) -> None:
-        for request in list(self.running):
-            while request in self.running and self.lacks_room(request, current):
-                self.preempt(self.running.pop(), current)
-            if request in self.running:
-                self.compute(request, current)
-
-    def admit(self, current: Pass, swapped: bool) -> None:
-        """With `prefill_first` only requests that are swapped out, or only others."""
-        while self.waiting and current.budget > 0 and not self.lacks_room(self.waiting[0], current):
-            if self.fake.batching != "chunked" and self.waiting[0].due > current.budget:
-                break
-            if self.fake.batching == "prefill_first" and self.waiting[0].swapped != swapped:
-                break
-            request = self.waiting.pop(0)
-            self.running.append(request)
-            if request.first_scheduled_s is None:
-                request.first_scheduled_s = self.now
-            self.compute(request, current)
-            if request.preemption is not None:
-                self.resume(request, current)
-
-    def compute(self, request: Request, current: Pass) -> None:
-        if tokens := min(request.due, current.budget):
-            current.batch[request.number] = (request, tokens)
-            request.cached += tokens
-            current.budget -= tokens
-
-    def lacks_room(self, request: Request, current: Pass) -> bool:
-        others = sum(self.fake.blocks_of(r.cached) for r in self.running if r is not request)
-        wanted = request.cached + min(request.due, current.budget)
-        return others + self.fake.blocks_of(wanted) > self.fake.blocks
-
-    def preempt(self, request: Request, current: Pass) -> None:
-        blocks = self.fake.blocks_of(request.cached)
-        request.swapped = blocks > 0 and self.host_used + blocks <= self.fake.pool
-        time = self.now + SCHEDULE_S / 2
-        row = self.preemption_row(request, "preempt", time, current) | {
-            "refused": self.fake.pool > 0 and blocks > 0 and not request.swapped,
-            "blocks": blocks,
-            "shared_blocks": 0,
-            "scheduled_tokens": 0,
-        }
-        self.write("preemptions", row)
-        if request.swapped:
-            self.host_used += blocks
-        else:
-            request.lost, request.cached = max(request.cached, request.lost), 0
-        request.preemption, request.recovering = row, True
-        request.preemptions += 1
-        self.waiting.insert(0, request)
-        current.preempted += 1
-
-    def resume(self, request: Request, current: Pass) -> None:
-        before = request.preemption
-        assert before is not None
-        context = request.cached - current.batch[request.number][1]
-        row = self.preemption_row(request, "resume", self.now, current) | {
-            "refused": before["refused"],
-            "blocks": self.fake.blocks_of(request.cached),
-            "tokens": before["tokens"],
-            "wait_s": self.now - before["time_s"],
-            "hit_tokens": 0,
-            "own_hit_tokens": 0,
-            "recomputed_tokens": before["tokens"] - context,
-        }
-        row["cost_s"] = request.copied_s
-        self.write("preemptions", row)
-        request.resumption = row
-        if request.swapped:
-            self.host_used -= before["blocks"]
-        request.preemption, request.swapped = None, False
-
-    def preemption_row(
-        self, request: Request, event: str, time: float, current: Pass
-    ) -> dict[str, Any]:
-        tokens = request.preemption["tokens"] if request.preemption else request.cached
-        row = {
-            "repeat": self.repeat,
-            "step": self.step,
-            "request_id": str(request.number),
-            "event": event,
-            "time_s": time,
-            "policy": "swap" if request.swapped else "recompute",
-            "tokens": tokens,
-            "time_source": self.fake.source,
-        }
-        if event == "preempt":
-            request.copied_s = 0.0
-        if request.swapped:
-            self.copy(request, "out" if event == "preempt" else "in", tokens, current)
-        return row
-
-    def copy(self, request: Request, direction: str, tokens: int, current: Pass) -> None:
-        blocks = self.fake.blocks_of(tokens)
-        copy_s, start = self.fake.copy_s(blocks), self.now + SCHEDULE_S + current.copies_s
-        current.copies_s += copy_s
-        request.copied_s += copy_s
-        row = {
-            "repeat": self.repeat,
-            "step": self.step,
-            "request_id": str(request.number),
-            "direction": direction,
-            "kind": "kv",
-            "blocks": blocks,
-            "bytes": blocks * self.fake.block_size * TOKEN_BYTES,
-            "start_s": start,
-            "end_s": start + copy_s,
-            "copy_s": copy_s,
-            "clock": "host" if self.fake.device == "cpu" else "device",
-            "time_source": self.fake.source,
-        }
-        self.write("transfers", row)
-
-    def duration(self, current: Pass) -> float:
-        fake = self.fake
-        forward = (0.004 + 2e-5 * (fake.chunk - current.budget)) / fake.speed + current.copies_s
-        forward *= 1 + fake.noise * (self.random.standard_normal() + (self.repeat - 1))
-        forward *= math.exp(SLOPE * (fake.waiting[self.repeat] if fake.waiting else 0.0))
-        forward *= 2 if fake.is_profiled(self.repeat) else 1
-        return forward * (6 if self.step == self.slow and self.repeat == 1 and fake.stall else 1)
-
-    def record(self, current: Pass, duration: float) -> None:
-        fake, end = self.fake, self.now + duration
-        rows = [self.batch_row(*one, end) for one in current.batch.values()]
-        scheduled = sum(row[4] for row in rows)
-        for row, (request, _) in zip(rows, current.batch.values(), strict=True):
-            self.write("batch", row)
-            if row[5] and request.resumption:
-                forward_s = duration - SCHEDULE_S - TAKING_S
-                request.resumption["cost_s"] += forward_s * row[5] / scheduled
-        computed = {"prefill": 0, "decode": 0}
-        for row in rows:
-            computed[row[3]] += row[4]
-        prefill, decode = computed["prefill"], computed["decode"]
-        phase = "mixed" if prefill and decode else "prefill" if prefill else "decode"
-        recomputed, sampled, resumed = (sum(row[column] for row in rows) for column in (5, 7, 8))
-        held = sum(request.cached for request in self.running)
-        used = sum(fake.blocks_of(request.cached) for request in self.running)
-        time = (self.repeat, self.step, phase, self.now, duration)
-        parts = (SCHEDULE_S, duration - SCHEDULE_S - TAKING_S)
-        tokens = (prefill + decode, prefill, decode, recomputed, sampled)
-        counts = (len(rows), resumed, current.preempted, len(self.waiting))
-        blocks = (used, fake.blocks, held, self.host_used, fake.pool)
-        self.write("steps", (*time, *parts, *tokens, *counts, *blocks, False, fake.source, 0.0))
-        start = self.now + SCHEDULE_S + current.copies_s
-        each = (end - TAKING_S - start) / LAYERS
-        for layer in range(LAYERS):
-            row = (self.repeat, self.step, layer, start + layer * each, 0.9 * each)
-            self.write("layers", row)
-
-    def batch_row(self, request: Request, tokens: int, end: float) -> tuple[Any, ...]:
-        before = request.cached - tokens
-        recomputed = max(0, min(request.cached, request.lost) - before)
-        newest = tokens == 1 and request.given > 0 and not recomputed
-        phase = "decode" if newest else "prefill"
-        resumed, gives = request.recovering, int(request.due == 0)
-        if gives:
-            request.given, request.recovering = request.given + 1, False
-            if request.first_token_s is None:
-                request.first_token_s = end
-        name = str(request.number)
-        counts = (tokens, recomputed, before, gives, resumed, 0, 0, 0, 0)
-        return (self.repeat, self.step, name, phase, *counts)
-
-    def outcome(self, request: Request) -> tuple[Any, ...]:
-        what = (str(request.number), 0.0, request.prompt, request.output, False)
-        times = (request.first_scheduled_s, request.first_token_s, self.now - 2e-4)
-        of_no_conversation = (None, None, None)
-        sha256 = f"{request.number:064x}"
-        return (self.repeat, *what, *times, request.preemptions, sha256, *of_no_conversation)
-
-    def write(self, table: str, row: Sequence[Any] | dict[str, Any]) -> None:
-        self.fake.rows[table].append(row)
+def clock_of(fake: Fake, repeat: int, random: np.random.Generator) -> Clock:
+    """The clock of a repeat; the second has the stall, in a pass that decodes and nothing else."""
+    slower = (1 + fake.noise * (random.standard_normal() / 10 + repeat - 1)) / fake.speed
+    slower *= math.exp(SLOPE * (fake.waiting[repeat] if fake.waiting else 0.0))
+    slower *= 2 if fake.is_profiled(repeat) else 1
+    if repeat != 1 or not fake.stall:
+        return Clock(slower)
+    steps = fake.modeled.tables["steps"]
+    idle = steps[["preempted_requests", "resumed_requests", "prefill_tokens"]].sum(axis=1) == 0
+    stalled = steps[idle].iloc[random.integers(idle.sum() // 4, idle.sum() // 2)]
+    stall_s = (STALLED - 1) * slower * stalled["duration_s"]
+    return Clock(slower, stalled["step"], stalled["start_s"], stall_s)
 
 
-def frame_of(table: tables.Table, rows: Sequence[Any]) -> pd.DataFrame:
-    """Rows of a table, dicts or tuples that may lack the last, optional columns."""
-    if not rows:
-        return table.empty()
-    there = table.names if isinstance(rows[0], dict) else table.names[: len(rows[0])]
-    return pd.DataFrame(rows, columns=there)
+def measured(fake: Fake, repeat: int, clock: Clock) -> dict[str, pd.DataFrame]:
+    """The tables of a repeat, as the host of this clock would have written them."""
+    found = {}
+    for name, (begins, ends, lengths) in PASSING.items():
+        frame = fake.modeled.tables[name].assign(repeat=repeat)
+        times = {column: clock.later(frame[column]) - clock.host_s for column in begins}
+        times |= {column: clock.later(frame[column]) + clock.host_s for column in ends}
+        found[name] = frame.assign(**times, **{c: clock.slower * frame[c] for c in lengths})
+        if "time_source" in frame:
+            found[name]["time_source"] = fake.source
+    steps, events, copies = found["steps"], found["preemptions"], found["transfers"]
+    stalled = steps["step"] == clock.stalled_step
+    steps["forward_s"] += clock.stall_s * stalled
+    steps["schedule_s"] = clock.host_s
+    steps["duration_s"] = steps["forward_s"] + 2 * clock.host_s
+    events["wait_s"] = events.groupby("request_id")["time_s"].diff()[events["event"] == "resume"]
+    copies["start_s"] = clock.later(copies["start_s"])
+    copies["end_s"] = copies["start_s"] + copies["copy_s"]  # the host waits for them
+    copies["clock"] = "host" if fake.device == "cpu" else "device"
+    layers = _layers(fake, steps, copies)
+    return found | {"batch": fake.modeled.tables["batch"].assign(repeat=repeat), "layers": layers}
+
+
+def _layers(fake: Fake, steps: pd.DataFrame, copies: pd.DataFrame) -> pd.DataFrame:
+    """Those of each pass after its copies, all as long as one another."""
+    count = fake.modeled.facts["engine"]["layers"]
+    copied_s = steps["step"].map(copies.groupby("step")["copy_s"].sum()).fillna(0.0)
+    each_s = (steps["forward_s"] - copied_s) / count
+    first_s = steps["start_s"] + steps["schedule_s"] + copied_s
+    layers = [
+        steps[["repeat", "step"]].assign(
+            layer=layer, start_s=first_s + layer * each_s, duration_s=0.9 * each_s
+        )
+        for layer in range(count)
+    ]
+    return pd.concat(layers).sort_values(["step", "layer"], ignore_index=True)
+
+
+def tables_of(fake: Fake, seed: int = 0) -> dict[str, pd.DataFrame]:
+    """The tables of all repeats; none of a run that failed."""
+    if fake.status != "complete":
+        return {}
+    random = np.random.default_rng(seed)
+    repeats = [measured(fake, n, clock_of(fake, n, random)) for n in range(fake.served)]
+    found = {name: pd.concat([r[name] for r in repeats], ignore_index=True) for name in repeats[0]}
+    found["steps"]["stalled"] = find_stalls(found["steps"])
+    return found
 
 
 def write_experiment(fake: Fake, results: Path, seed: int = 0) -> Path:
@@ -356,95 +181,38 @@ def write_experiment(fake: Fake, results: Path, seed: int = 0) -> Path:
     if fake.status is None:
         return directory
     (directory / "log.txt").write_text(fake.log)
-    fake.rows = {name: [] for name in TABLES}
-    if fake.status == "complete":
-        random = np.random.default_rng(seed)
-        for repeat in range(fake.served):
-            Simulation(fake, repeat, random).run()
-        for name, rows in fake.rows.items():
-            table = tables.TABLES[name]
-            frame = frame_of(table, rows)
-            if table is tables.STEPS:
-                frame["stalled"] = find_stalls(frame)
-            tables.write(table, frame, directory / f"{name}.parquet")
-        tables.write(tables.WORKLOAD, _workload(fake), directory / "workload.parquet")
-    runfile.write_run(directory, facts(fake) | {"files": runfile.file_records(directory)})
+    found = tables_of(fake, seed)
+    unchanged = {name: fake.modeled.tables[name] for name in ("workload", "kv_groups") if found}
+    for name, frame in (found | unchanged).items():
+        tables.write(tables.TABLES[name], frame, directory / f"{name}.parquet")
+    record = facts(fake, found) | {"files": runfile.file_records(directory)}
+    runfile.write_run(directory, record)
     if fake.status == "complete":
         analyse(directory, results / "tables" / fake.id)
     return directory
 
 
-def _workload(fake: Fake) -> pd.DataFrame:
-    rows = [
-        (str(n), 0.0, fake.prompt + 7 * (n % 5), fake.output, [1, 2]) for n in range(fake.requests)
-    ]
-    return pd.DataFrame(rows, columns=tables.WORKLOAD.names[: len(rows[0])])
-
-
 def settings(fake: Fake) -> dict[str, Any]:
-    """A resolved experiment, as far as the report reads it."""
-    model = fake.varied.get("model", "tiny-llama")
-    batching: dict[str, Any] = {"name": fake.batching}
-    if fake.batching == "chunked":
-        batching["chunk_tokens"] = fake.chunk
-    overflow: dict[str, Any] = {"name": fake.overflow}
-    if fake.overflow == "swap":
-        overflow |= {"host_memory": fake.host_memory, "copies": fake.copies}
-        overflow["host_blocks"] = fake.host_blocks
-    return {
-        "model": {"name": model, "layers": LAYERS, "hidden_size": 256, "dtype": "float32"},
-        "device": {"name": fake.device, "threads": 1}
-        | {key[7:]: value for key, value in fake.varied.items() if key[:7] == "device."},
-        "engine": {"max_model_len": 1024, "max_num_batched_tokens": 512},
-        "workload": {
-            "name": "fixed", "num_requests": fake.requests, "prompt_tokens": fake.prompt
-        },
-        "batching": batching,
-        "overflow": overflow,
-        "cache": {"block_size": fake.block_size, "blocks": fake.blocks},
-        "seed": fake.varied.get("seed", 1234),
-        "repeats": fake.repeats,
-        "warmup": int(fake.warm),
-        "exclusive": fake.exclusive,
-    }  # fmt: skip
+    """A resolved experiment: that of the modeled run, on a device that measures."""
+    found = deepcopy(fake.modeled.settings)
+    own = {key[7:]: value for key, value in fake.varied.items() if key[:7] == "device."}
+    stated = (
+        found
+        | {
+            "device": {"name": fake.device, "threads": 1} | own,
+            "repeats": fake.repeats,
+            "warmup": int(fake.warm),
+            "profiler": {"name": "auto"},
+            "exclusive": fake.exclusive,
+        }
+        | fake.sections
+    )
+    return {name: section for name, section in stated.items() if section is not None}
 
 
-def facts(fake: Fake) -> dict[str, Any]:
-    """What run.json says."""
-    size = {"block_size": fake.block_size, "block_bytes": fake.block_size * TOKEN_BYTES}
-    measured = {
-        "clock": {
-            "run_start_monotonic_ns": 5,
-            "run_start_utc_ns": UTC_NS,
-            "repeats": [
-                {"repeat": n, "start_ns": n * 10**12} | clocks(_took_s(fake, n)) | _round(fake, n)
-                for n in range(fake.served)
-            ],
-        },
-        "repeats": {
-            "min": fake.repeats, "until": None, "measured": fake.repeats
-        },
-        "disturbance": [
-            {"repeat": n, "disturbed": False, "why": "", "shared": ""} | QUIET
-            for n in range(fake.served)
-        ],
-        "warmup": {
-            "passes": len(fake.rows.get("steps", ())) // fake.served,
-            "classes": len(_classes(fake)),
-            "uncovered_classes": [], "copies": _warm_up_copies(fake),
-        }
-        if fake.warm
-        else {"passes": 0, "classes": 0, "uncovered_classes": sorted(_classes(fake)), "copies": {}},
-        "engine": {
-            "kv_blocks_total": fake.blocks, "host_blocks_total": fake.pool, "layers": LAYERS,
-            "device": fake.device, "copies_awaited": fake.device == "cpu", "leaked_blocks": [],
-            "swap_checks": {
-                "compared": _swapped_back(fake) * fake.warm, "differing": 0, "first": "",
-            },
-        }
-        | size
-        | fake.engine,
-    }  # fmt: skip
+def facts(fake: Fake, found: dict[str, pd.DataFrame] | None = None) -> dict[str, Any]:
+    """What run.json says of a run, by its tables."""
+    found = tables_of(fake) if found is None else found
     return {
         "experiment_id": fake.id,
         "status": fake.status,
@@ -463,8 +231,47 @@ def facts(fake: Fake) -> dict[str, Any]:
         "command": ["kvscope", "run"],
         "timings_s": {"start_engine": 0.0, "warm_up": 0.0, "repeats": 1e6, "total": 1e6},
         **({} if fake.placement is None else {"placement": fake.placement}),
-        **(measured if fake.status == "complete" else {}),
+        **(_measured_facts(fake, found) if found else {}),
         "files": {},
+    }  # fmt: skip
+
+
+def _measured_facts(fake: Fake, found: dict[str, pd.DataFrame]) -> dict[str, Any]:
+    took_s = found["requests"].groupby("repeat")["finished_s"].max()
+    served = found["steps"]["repeat"] == 0  # and so in the warm-up
+    classes, copies = set(shape_classes(found["steps"])), copies_of(found["transfers"])
+    events = found["preemptions"].query("repeat == 0 and event == 'resume'")
+    own = deepcopy(fake.modeled.facts["engine"]).items()
+    return {
+        "clock": {
+            "run_start_monotonic_ns": 5,
+            "run_start_utc_ns": UTC_NS,
+            "repeats": [
+                {"repeat": n, "start_ns": n * 10**12} | clocks(took_s[n]) | _round(fake, n)
+                for n in range(fake.served)
+            ],
+        },
+        "repeats": {"min": fake.repeats, "until": None, "measured": fake.repeats},
+        "disturbance": [
+            {"repeat": n, "disturbed": False, "why": "", "shared": ""} | QUIET
+            for n in range(fake.served)
+        ],
+        "warmup": {
+            "passes": int(served.sum()), "classes": len(classes), "uncovered_classes": [],
+            "copies": {k: c | {"count": c["count"] // fake.served} for k, c in copies.items()},
+        }
+        if fake.warm
+        else {"passes": 0, "classes": 0, "uncovered_classes": sorted(classes), "copies": {}},
+        "engine": {key: value for key, value in own if key != "computes"}
+        | {
+            "device": fake.device,
+            "copies_awaited": fake.device == "cpu",
+            "swap_checks": {
+                "compared": int((events["policy"] == "swap").sum()) * fake.warm,
+                "differing": 0, "first": "",
+            },
+        }
+        | fake.engine,
     }  # fmt: skip
 
 
@@ -480,34 +287,10 @@ def _round(fake: Fake, repeat: int) -> dict[str, Any]:
     }
 
 
-def _classes(fake: Fake) -> set[str]:
-    rows = fake.rows.get("steps", ())
-    return set(shape_classes(frame_of(tables.STEPS, rows)))
-
-
-def _swapped_back(fake: Fake) -> int:
-    """Of one repeat, and so of the warm-up."""
-    rows = [row for row in fake.rows.get("preemptions", ()) if row["event"] == "resume"]
-    return sum(row["policy"] == "swap" for row in rows) // fake.served
-
-
 def clocks(duration_s: float) -> dict[str, float]:
     """What all clocks say of a repeat."""
     others = {"cpu_s": duration_s, "thread_cpu_s": duration_s, "apart_s": 0.0, "copy_cpu_s": 0.0}
     return {"duration_s": duration_s, "raw_s": duration_s, **others}
-
-
-def _warm_up_copies(fake: Fake) -> dict[str, Any]:
-    """Those of one repeat, as fast as in all."""
-    found = copies_of(pd.DataFrame(fake.rows.get("transfers", []), columns=tables.TRANSFERS.names))
-    return {kind: one | {"count": one["count"] // fake.served} for kind, one in found.items()}
-
-
-def _took_s(fake: Fake, repeat: int) -> float:
-    """How long a repeat took: until its last request was served."""
-    names = tables.REQUESTS.names
-    rows = [dict(zip(names, row, strict=True)) for row in fake.rows.get("requests", [])]
-    return max((row["finished_s"] for row in rows if row["repeat"] == repeat), default=1.0)
 
 
 def write_study(
@@ -547,38 +330,34 @@ def write_study(
     return results
 
 
-SWAPS = tuple((m, c) for m in ("pinned", "pageable") for c in ("per_block", "coalesced"))
+MEMORY, COPIES = ("pinned", "pageable"), ("per_block", "coalesced")
+BLOCKS = {32: ("", 12, 48), 64: ("large blocks, ", 6, 24)}
+"""By the tokens of a block: what runs are called, blocks of a scarce and of an ample cache."""
 
 
-def overflow_study(sizes: Sequence[int] = (2, 4, 8, 16, 32, 64), **more: Any) -> Iterator[Fake]:
+def overflow_study(**more: Any) -> Iterator[Fake]:
     """A grid over block size and overflow policy, and each size with an ample cache."""
-    for size in sizes:
-        scarce = {"cache.block_size": size, "cache.blocks": 768 // size}
-        shared = {"block_size": size, "stall": False} | more
-        yield Fake(
-            scarce | {"overflow": "recompute"}, blocks=768 // size, **shared
-        )  # fmt: skip
-        for memory, copies in SWAPS:
+    for size, (of_size, few, many) in BLOCKS.items():
+        scarce = {"cache.block_size": size, "cache.blocks": few}
+        shared = {"stall": False} | more
+        yield Fake(scarce | {"overflow": "recompute"}, f"{of_size}recompute", **shared)
+        for memory, copies in product(MEMORY, COPIES):
             swap = {
                 "overflow": "swap", "overflow.host_memory": memory, "overflow.copies": copies
             }  # fmt: skip
-            yield Fake(
-                scarce | swap, blocks=768 // size, overflow="swap", host_memory=memory,
-                copies=copies, host_blocks=4096 // size, **shared,
-            )  # fmt: skip
-        ample = {"cache.block_size": size, "cache.blocks": 4096 // size, "overflow": "recompute"}
-        yield Fake(ample, blocks=4096 // size, **shared)
+            kind = ", ".join(one for one in (memory, copies) if one in ("pageable", "coalesced"))
+            run = f"{of_size}swap" + f", {kind}" * bool(kind)
+            yield Fake(scarce | swap, run, **shared)
+        ample = {"cache.block_size": size, "cache.blocks": many, "overflow": "recompute"}
+        yield Fake(ample, f"{of_size}ample", **shared)
 
 
 def batching_study(**more: Any) -> Iterator[Fake]:
     """Every batching policy on a scarce and on an ample cache."""
-    for blocks in (128, 32):
-        for batching, chunk in (
-            ("prefill_first", 512),
-            ("mixed", 512),
-            ("chunked", 128),
-            ("chunked", 64),
-        ):
-            own = chunk if batching == "chunked" else None
-            varied = {"cache.blocks": blocks, "batching": batching, "batching.chunk_tokens": own}
-            yield Fake(varied, blocks=blocks, batching=batching, chunk=chunk, stall=False, **more)
+    scarce = {"prefill_first": "prefill first", "mixed": "mixed", 128: "chunks", 64: "small chunks"}
+    for blocks, place in ((48, ", ample"), (12, "")):
+        for kind, run in scarce.items():
+            chunk = kind if isinstance(kind, int) else None
+            batching = "chunked" if chunk else kind
+            varied = {"cache.blocks": blocks, "batching": batching, "batching.chunk_tokens": chunk}
+            yield Fake(varied, f"{run}{place}", stall=False, **more)

@@ -24,8 +24,8 @@ def runs(tmp_path_factory):
     """A run that recomputes, and one that swaps; of two repeats only, so not valid."""
     results = tmp_path_factory.mktemp("made") / "results"
     fakes = (
-        Fake({"overflow": "recompute"}, repeats=2, warm=False),
-        Fake({"overflow": "swap"}, overflow="swap", repeats=2, warm=False),
+        Fake({"overflow": "recompute"}, "recompute", repeats=2, warm=False),
+        Fake({"overflow": "swap"}, "swap", repeats=2, warm=False),
     )
     return [write_experiment(fake, results) for fake in fakes]
 

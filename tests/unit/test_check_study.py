@@ -97,7 +97,7 @@ def test_the_command_checks_the_study_of_a_directory(
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a study of which one run is complete and one is not."""
     fakes = [
-        Fake({"cache.blocks": 14}, blocks=14, requests=6, output=12, repeats=2),
+        Fake({"cache.blocks": 14}, "short", repeats=2),
         Fake({"cache.blocks": 2}, status=None),
     ]
     results = write_study(tmp_path_factory.mktemp("results"), fakes)

@@ -30,7 +30,7 @@ from .report_fixture import Fake, write_study
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """A sound run, one whose records were cut, one that was edited, and one without run.json."""
     results = tmp_path_factory.mktemp("results")
-    write_study(results, [Fake({"seed": 0}, repeats=1, requests=3, output=6)])
+    write_study(results, [Fake({"seed": 0}, "short", repeats=1)])
     write_study(results, [Fake({"seed": 3}, status=None)])
     found = [results / "experiments" / f"fake-{seed}" for seed in range(4)]
     for place in ("experiments", "tables"):

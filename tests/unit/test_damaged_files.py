@@ -692,7 +692,7 @@ def test_more_rows_than_a_file_can_hold_are_not_read(
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run that was analysed."""
-    fake = Fake({}, requests=3, output=6, repeats=1)
+    fake = Fake({}, "short", repeats=1)
     return Run(write_experiment(fake, tmp_path_factory.mktemp("results")))
 
 

@@ -27,7 +27,7 @@ OLD = pd.DataFrame(
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    return write_experiment(Fake({"kind": "swap"}, blocks=16, overflow="swap"), tmp_path)
+    return write_experiment(Fake({"kind": "swap"}, "swap"), tmp_path)
 
 
 def write_as_version_2(table: tables.Table, frame: pd.DataFrame, path: Path) -> None:

@@ -25,6 +25,7 @@ UNKNOWN = KvGroup("Unknown", 2, 8, 8, 8, 8)
 OF_SETTINGS = {
     *("batching_wrong", "facts_differ", "limit_exceeded", "prediction_wrong", "settings_differ"),
     *("victim_wrong", "clocks_differ", "copy_cpu_wrong", "timings_differ"),
+    *("groups_differ", "workload_differs"),
 }
 OF_ORDER = {"passes_apart", "passes_overlap", "preemption_misplaced"}
 OF_ANY_RUN = {"blocks_leaked", "outputs_differ", "rows_wrong", "time_source_differs"}
@@ -35,7 +36,7 @@ CACHED = {"hits", "evictions"}
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Records:
-    fake = Fake({"kind": "swap"}, blocks=16, overflow="swap")
+    fake = Fake({"kind": "swap"}, "swap")
     made = read_records(write_experiment(fake, tmp_path_factory.mktemp("evidence")))
     return made.variant(kv_groups=groups_of(FULL), settings=made.settings)
 
@@ -123,7 +124,9 @@ def test_a_recording_that_hides_evidence_is_refused(run: Records) -> None:
 
 
 def test_a_run_of_before_has_the_evidence_of_its_records(run: Records, tmp_path: Path) -> None:
-    old = {key: value for key, value in run.facts.items() if key != "evidence"} | {"schema": 3}
+    old = {key: value for key, value in run.facts.items() if key != "evidence"}
+    files = {name: file for name, file in run.facts["files"].items() if "kv_groups" not in name}
+    old |= {"schema": 3, "files": files}
     assert run.variant(facts=old).evidence == evidence.ALL - {evidence.KV_GROUPS}
     assert (
         Records(tmp_path, facts=old | {"imported_from": {"kind": "k", "files": []}}).evidence

@@ -35,10 +35,10 @@ from kvscope.quantities import plural, short_duration
 from .report_fixture import Fake, write_experiment
 
 CASES = {
-    "recompute": Fake({"kind": "recompute"}, blocks=16),
-    "swap": Fake({"kind": "swap"}, blocks=16, overflow="swap", batching="prefill_first"),
-    "small pool": Fake({"kind": "pool"}, blocks=16, overflow="swap", host_blocks=5),
-    "ample": Fake({"kind": "ample"}, blocks=400),
+    "recompute": Fake({"kind": "recompute"}, "recompute"),
+    "swap": Fake({"kind": "swap"}, "swap, prefill first"),
+    "small pool": Fake({"kind": "pool"}, "swap, a small pool"),
+    "ample": Fake({"kind": "ample"}),
 }
 
 

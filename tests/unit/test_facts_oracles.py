@@ -41,16 +41,18 @@ TRACED = TracingSettings(name="full", layer_stride=3, step_stride=2).model_dump(
 def run(tmp_path_factory: pytest.TempPathFactory) -> Records:
     """A traced run on the CPU, whose warm-up had the passes of one repeat, with swaps."""
     results = tmp_path_factory.mktemp("results")
-    fake = Fake({"kind": "swap"}, blocks=24, overflow="swap", batching="prefill_first")
+    fake = Fake({"kind": "swap"}, "swap, prefill first")
     found = read_records(write_experiment(fake, results))
     settings = copy.deepcopy(found.settings)
     settings["tracing"], settings["profiler"] = TRACED, {"name": "auto"}
     settings["engine"]["attention"] = "instrumented"
-    settings["model"]["kv_heads"] = 2
     settings["workload"]["arrival"] = "all_at_once"
     facts = copy.deepcopy(found.facts)
     facts["engine"]["reference_checks"] = {"compared": 7, "differing": 0}
-    facts["tracing"] = TRACED | {"layers": [0, 3], "kv_heads": [0, 1]}
+    facts["tracing"] = TRACED | {
+        "layers": [0, 3],
+        "kv_heads": [*range(settings["model"]["kv_heads"])],
+    }
     facts["tracing"]["passes"] = int((found.steps["step"] % 2 == 0).sum())
     facts["tracing"]["clock"] = {"name": "tsc", "samples": [{"ticks": 5, "host_ns": 7}]}
     facts["files"][KERNEL_EVENTS] = A_FILE
@@ -440,7 +442,7 @@ def test_passes_are_filled_as_the_policy_says(
         settings = run_of.settings | {"batching": {"name": name, **more}}
         return {*states(run_of.variant(settings=settings), VIOLATED)}
 
-    fake = Fake({"kind": "chunked"}, blocks=24, overflow="swap", chunk=48)
+    fake = Fake({"kind": "chunked"}, "small chunks, swap")
     run_of = read_records(write_experiment(fake, tmp_path_factory.mktemp("chunked")))
     assert "batching_wrong" not in under("chunked", chunk_tokens=48)
     assert "batching_wrong" in under("chunked", chunk_tokens=49)

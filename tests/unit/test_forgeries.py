@@ -46,7 +46,7 @@ KNOWN = "fake"  # what a run of a fake lacks: settings with a hash
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One run, collected and analysed; and what both stages write of it, in again/."""
     place = tmp_path_factory.mktemp("results")
-    fake = Fake({"name": KNOWN}, blocks=16, overflow="swap", requests=6, output=12, repeats=2)
+    fake = Fake({"name": KNOWN}, "short, swap", repeats=2)
     run = write_experiment(fake, place)
     profiled(run, offset_ns=123_456)
     for name in ("steps", "layers", "requests", "preemptions"):

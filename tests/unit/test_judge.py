@@ -47,7 +47,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Records:
-    fake = Fake({"kind": "swap"}, blocks=12, overflow="swap", requests=6, repeats=1, host_blocks=6)
+    fake = Fake({"kind": "swap"}, "swap, a small pool", repeats=1)
     return read_records(write_experiment(fake, tmp_path_factory.mktemp("results")))
 
 

@@ -40,7 +40,7 @@ def cases(bench: None) -> Any:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Records:
-    fake = Fake({"kind": "pool"}, blocks=16, overflow="swap", host_blocks=5, requests=6)
+    fake = Fake({"kind": "pool"}, "swap, a small pool")
     return read_records(write_experiment(fake, tmp_path_factory.mktemp("results")))
 
 

@@ -23,12 +23,12 @@ from kvscope.stalls import find_stalls
 from .report_fixture import Fake, write_experiment
 
 KINDS = {
-    "small pool": Fake({"kind": "pool"}, blocks=16, overflow="swap", host_blocks=5),
-    "mixed": Fake({"kind": "mixed"}, blocks=14, batching="mixed", repeats=2),
+    "small pool": Fake({"kind": "pool"}, "swap, a small pool"),
+    "mixed": Fake({"kind": "mixed"}, "mixed", repeats=2),
 }
 # tests/unit/test_overhead.py has these.
 OVERHEAD = {f"resume_overhead_net{of}_s" for of in ("", "_control", "_uncertainty")}
-OF_GROUPS = ("kv_byte_utilization_mean", "kv_padding_mean", "preempted_bytes_mean")
+OF_GROUPS = ("kv_byte_utilization_mean", "kv_padding_mean")
 NAMES = [m.name for m in METRICS if m not in access_metrics.METRICS and m.name not in OVERHEAD]
 
 
@@ -123,6 +123,7 @@ def by_rows(run: Records, repeat: int) -> dict[str, float]:
         "kv_token_utilization_mean": weighted("kv_tokens_used", run.block_size),
         # Of models with several KV groups.
         **dict.fromkeys(OF_GROUPS, math.nan),
+        "preempted_bytes_mean": fmean(row["kv_bytes"] for row in lost),
         "preemptions": len(lost),
         "most_preemptions": max(Counter(row["request_id"] for row in lost).values(), default=0),
         "preemption_wait_longest_s": _longest_wait_s(back),

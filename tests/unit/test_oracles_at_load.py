@@ -27,8 +27,8 @@ from .report_fixture import Fake, write_experiment
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 KINDS = {
-    "recompute": Fake({"kind": "recompute"}, blocks=24),
-    "swap": Fake({"kind": "swap"}, blocks=24, overflow="swap", batching="prefill_first"),
+    "recompute": Fake({"kind": "recompute"}, "recompute"),
+    "swap": Fake({"kind": "swap"}, "swap, prefill first"),
 }
 BESIDE_S = 1e-9  # a wait just before or after a reading
 INSIDE_S = 2e-9  # the inner of two readings that were taken right after each other

@@ -43,16 +43,13 @@ from .report_fixture import Fake, write_study
 pytestmark = pytest.mark.slow
 
 FAKES = [
-    Fake({"cache.blocks": 96}, blocks=96, stall=False, noise=0.002, source=REHEARSED),
-    Fake(
-        {"cache.blocks": 24}, blocks=24, stall=False, noise=0.002, overflow="swap", source=REHEARSED
-    ),
+    Fake({"cache.blocks": 96}, stall=False, noise=0.002, source=REHEARSED),
+    Fake({"cache.blocks": 24}, "swap", stall=False, noise=0.002, source=REHEARSED),
 ]
 MEASURED_FAKES = [
-    replace(fake, source=MEASURED, varied=fake.varied | {"device": "cpu"}, rows={})
-    for fake in FAKES
+    replace(fake, source=MEASURED, varied=fake.varied | {"device": "cpu"}) for fake in FAKES
 ]
-MIXED = [replace(fake, varied=fake.varied | {"device": "cuda"}, rows={}) for fake in FAKES]
+MIXED = [replace(fake, varied=fake.varied | {"device": "cuda"}) for fake in FAKES]
 
 
 @pytest.fixture(scope="module")

@@ -105,7 +105,7 @@ def test_idle_times_are_drawn_as_they_are_distributed(study, run, events):
 
 
 def test_the_time_to_copy_a_block_back_is_that_of_the_swaps(tmp_path):
-    fake = Fake({"cache.blocks": 24}, blocks=24, overflow="swap", stall=False)
+    fake = Fake({"cache.blocks": 24}, "swap", stall=False)
     (run,) = load(["fake"], write_study(tmp_path, [fake])).runs
     back = run.transfers(0)[lambda rows: rows["direction"] == "in"]
     expected = 1e3 * back["copy_s"].sum() / back["blocks"].sum()

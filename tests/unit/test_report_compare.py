@@ -15,8 +15,8 @@ from kvscope.report.compare import Difference
 from .report_fixture import Fake, write_study
 
 FAKES = [
-    Fake({"cache.blocks": 96}, blocks=96, stall=False, noise=0.002),
-    Fake({"cache.blocks": 24}, blocks=24, stall=False, noise=0.002),
+    Fake({"cache.blocks": 48}, stall=False, noise=0.002),
+    Fake({"cache.blocks": 12}, "recompute", stall=False, noise=0.002),
 ]
 
 
@@ -25,7 +25,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """One study in two results: the second machine is half as fast."""
     first, second = (tmp_path_factory.mktemp(name) for name in ("first", "second"))
     write_study(first, FAKES)
-    write_study(second, [replace(fake, speed=0.5, rows={}) for fake in FAKES])
+    write_study(second, [replace(fake, speed=0.5) for fake in FAKES])
     return first / "studies" / "fake", second / "studies" / "fake"
 
 
@@ -39,7 +39,7 @@ def test_half_as_fast_is_worse_in_what_takes_time_and_the_same_in_what_does_not(
     sides: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     forth, back = (compared(capsys, *map(str, pair)) for pair in (sides, sides[::-1]))
-    assert {experiment for experiment, _ in forth} == {"KV cache 96 blocks", "KV cache 24 blocks"}
+    assert {experiment for experiment, _ in forth} == {"KV cache 48 blocks", "KV cache 12 blocks"}
     for key, verdict in forth.items():
         timed = key[1] in ("throughput_tokens_per_s", "makespan_s", "ttft_mean_s", "itl_mean_s")
         if timed:
@@ -69,7 +69,7 @@ def test_two_runs_are_compared_whatever_they_are_and_counted(
 def test_nothing_in_common_is_bad_input(
     sides: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    others = [Fake({"seed": 1}, requests=3), Fake({"seed": 2}, requests=3)]
+    others = [Fake({"seed": 1}, "short"), Fake({"seed": 2}, "short")]
     write_study(tmp_path, others)
     assert main(["compare", str(sides[0]), str(tmp_path / "studies" / "fake")]) == 2
     assert "no experiment with results in common" in capsys.readouterr().err

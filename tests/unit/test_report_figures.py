@@ -47,9 +47,9 @@ OVER_SIZE = Axes(x="cache.block_size", colour="overflow")
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     results = tmp_path_factory.mktemp("results")
-    write_study(results, list(overflow_study((16, 64))), "overflow")
+    write_study(results, list(overflow_study()), "overflow")
     write_traced_run(results, "traced", Served(prompts=(16, 90), layers=2, heads=2, repeats=2))
-    return write_study(results, list(batching_study(requests=6)), "batching")
+    return write_study(results, list(batching_study()), "batching")
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_a_study_declares_its_axes_and_the_first_hold_for_the_others(overflow, d
     for name in ("resume_overhead", "throughput"):
         frames = cells(drawn["overflow"][name]).values()
         for frame in frames:
-            assert set(frame["x"]) <= {16, 64}
+            assert set(frame["x"]) <= {32, 64}
     colours = {
         c for frame in cells(drawn["overflow"]["resume_overhead"]).values() for c in frame["colour"]
     }
@@ -173,10 +173,10 @@ def test_negative_values_apart_are_not_taken_to_cover_one_another():
 
 
 def test_a_facet_has_plots_of_its_own_and_picks_what_it_is_told(batching):
-    axes = Axes(x="batching", facet="cache.blocks", where={"cache.blocks": 32})
+    axes = Axes(x="batching", facet="cache.blocks", where={"cache.blocks": 12})
     asked = replace(batching, figures=(FigureRequest("throughput", (axes,)),))
     found = cells(draw("throughput", asked))
-    assert {facet for _, facet in found} == {"KV cache 32 blocks"}
+    assert {facet for _, facet in found} == {"KV cache 12 blocks"}
     assert all(len(frame) == 4 for frame in found.values())
 
 
@@ -189,7 +189,7 @@ def test_an_option_is_picked_by_its_name_whatever_its_settings(batching):
 
 def test_without_a_declaration_the_first_number_is_x_and_the_policy_the_colour(batching):
     frame = next(iter(cells(draw("throughput", batching)).values()))
-    assert set(frame["x"]) == {32, 128}
+    assert set(frame["x"]) == {12, 48}
     assert set(frame["colour"]) == {
         "prefill first", "mixed", "chunked (128 tokens)", "chunked (64 tokens)",
     }  # fmt: skip
@@ -207,7 +207,8 @@ def test_where_experiments_have_no_two_values_of_x_each_has_a_bar(batching, x):
 def test_points_of_one_colour_at_one_place_are_named_by_their_grids(overflow):
     roomy = {"recompute": "scarce"}
     runs = [
-        replace(run, grid="ample" if "4096" in run.label else "scarce") for run in overflow.runs
+        replace(run, grid="ample" if at % 6 == 5 else "scarce")
+        for at, run in enumerate(overflow.runs)  # of a block size the last
     ]
     frame = next(iter(cells(draw("throughput", replace(overflow, runs=tuple(runs)))).values()))
     assert {"recompute", "recompute, ample"} <= set(frame["colour"]) | set(roomy)
@@ -240,19 +241,20 @@ def test_strategies_stand_by_policy_with_chunks_in_order(batching, drawn):
 def test_the_first_passes_are_compared_where_nothing_but_the_strategy_differs(batching):
     groups = window_fill.groups(batching)
     assert {name: len(group) for name, group in groups.items()} == {
-        "KV cache 128 blocks": 4,
-        "KV cache 32 blocks": 4,
+        "KV cache 48 blocks": 4,
+        "KV cache 12 blocks": 4,
     }
-    for strategy, run in groups["KV cache 32 blocks"]:
+    for strategy, run in groups["KV cache 12 blocks"]:
         steps = tables.read(tables.STEPS, run.directory / "steps.parquet")
         first = steps[(steps["repeat"] == 0) & (steps["step"] < 20)]
         assert window_fill.first_tokens(run) == list(first["scheduled_tokens"]), strategy
 
 
 def test_the_window_is_the_longest_request_where_a_pass_may_have_more(batching):
-    engine = {"max_num_batched_tokens": 4096, "max_model_len": 1024}
-    assert window_fill.window(replace(batching.runs[0], settings={"engine": engine})) == 1024
-    assert window_fill.window(batching.runs[0]) == 512
+    for batched_tokens, window in ((4096, 1024), (512, 512)):
+        engine = {"max_num_batched_tokens": batched_tokens, "max_model_len": 1024}
+        run = replace(batching.runs[0], settings={"engine": engine})
+        assert window_fill.window(run) == window
 
 
 def test_the_host_pool_and_the_events_are_drawn_over_time(overflow, drawn):

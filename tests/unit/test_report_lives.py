@@ -15,8 +15,8 @@ from kvscope.report.load import load
 from .report_fixture import Fake, write_study
 
 FAKES = [
-    Fake({"cache.blocks": 16, "overflow": "recompute"}, blocks=16),
-    Fake({"cache.blocks": 16, "overflow": "swap"}, blocks=16, overflow="swap"),
+    Fake({"cache.blocks": 16, "overflow": "recompute"}, "recompute"),
+    Fake({"cache.blocks": 16, "overflow": "swap"}, "swap"),
     Fake({"cache.blocks": 4}, status=None),
 ]
 

@@ -32,9 +32,9 @@ pytestmark = pytest.mark.slow
 
 HOSTILE = "</script><script>document.title = 'broken'</script><!-- $x$ "
 FAKES = [
-    Fake({"cache.blocks": 96, "batching": "mixed"}, blocks=96, stall=False),
-    Fake({"cache.blocks": 24, "batching": "mixed"}, blocks=24, overflow="swap", stall=False),
-    Fake({"cache.blocks": 24, "batching": HOSTILE}, blocks=24, warm=False),
+    Fake({"cache.blocks": 96, "batching": "mixed"}, stall=False),
+    Fake({"cache.blocks": 24, "batching": "mixed"}, "swap", stall=False),
+    Fake({"cache.blocks": 24, "batching": HOSTILE}, "recompute", warm=False),
     Fake(
         {"cache.blocks": 4, "batching": "mixed"},
         status="failed",
@@ -252,7 +252,7 @@ def test_the_doubtful_experiment_has_its_reason_and_what_it_means(html):
 
 def test_measured_times_are_called_measured_and_modeled_ones_modeled(html, tmp_path):
     assert '<span class="badge measured">measured</span>' in html
-    fake = Fake({"cache.blocks": 64}, blocks=64)
+    fake = Fake({"cache.blocks": 64})
     write_study(tmp_path, [fake])
     run = tmp_path / "experiments" / fake.id
     open_loop = ["device=modeled", "workload.arrival=poisson", "workload.rate_per_s=1"]

@@ -31,10 +31,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 (PLANNED,) = expand(None, ["model=tiny-llama", "device=cpu"], SHIPPED_CONFIG).experiments
 TRUE = data.read("cpu").model_copy(update={"gemm_flops_per_s": 7e10, "layer_launch_s": 3e-4})
 FITTED = [
-    Fake({"workload.prompt_tokens": prompt}, prompt=prompt, repeats=1, stall=False, blocks=400)
-    for prompt in (40, 200)
+    Fake({"batching.chunk_tokens": chunk}, run, repeats=1, stall=False)
+    for chunk, run in ((256, "ample"), (64, "small chunks, ample"))
 ]
-OTHER = Fake({"workload.prompt_tokens": 110}, prompt=110, repeats=2, stall=False, blocks=400)
+OTHER = Fake({"batching.chunk_tokens": 128}, "chunks, ample", repeats=2, stall=False)
 OFF = 1.2  # decode passes of OTHER take so many times as long as by the model
 WORK_S, FASTER = 0.006, 1.5  # reference work around FITTED, and the machine's speed around OTHER
 
@@ -231,7 +231,7 @@ def test_a_prediction_that_is_cut_is_named(results: Path):
 
 
 def test_studies_are_calibrated_by_their_names(calibrated: Path, tmp_path: Path, capsys):
-    planned = Fake({"workload.prompt_tokens": 80}, prompt=80)
+    planned = Fake({"batching.chunk_tokens": 80})
     own = write_study(tmp_path / "results", [*FITTED, planned], "fitted")
     write_study(own, [OTHER], "others")
     for run in (*runs_of(own), own / "experiments" / planned.id):

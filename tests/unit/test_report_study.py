@@ -33,18 +33,16 @@ from .report_fixture import Fake, write_experiment, write_study
 pytestmark = pytest.mark.slow
 
 ROOMY = Fake(
-    {"cache.blocks": 96, "batching": "mixed"},
-    blocks=96,
-    batching="mixed",
+    {"cache.blocks": 48, "batching": "mixed"},
+    "mixed, ample",
     stall=False,
 )
 SCARCE = Fake(
-    {"cache.blocks": 24, "batching": "mixed"},
-    blocks=24,
-    batching="mixed",
+    {"cache.blocks": 12, "batching": "mixed"},
+    "mixed",
     stall=False,
 )
-CHUNKED = Fake({"cache.blocks": 24, "batching": "chunked"}, blocks=24, chunk=64, stall=False)
+CHUNKED = Fake({"cache.blocks": 12, "batching": "chunked"}, "small chunks", stall=False)
 BROKEN = Fake({"cache.blocks": 4, "batching": "mixed"}, status="failed", reason="no room")
 WAITING = Fake({"cache.blocks": 2, "batching": None}, status=None)
 COMPLETE = (ROOMY, SCARCE, CHUNKED)
@@ -78,9 +76,9 @@ def test_metrics_are_those_of_the_complete_runs_with_the_varied_keys_as_text(res
         own[tables.METRICS.names].reset_index(drop=True), expected.reset_index(drop=True)
     )
     assert found.groupby("experiment_id")["cache.blocks"].first().to_dict() == {
-        ROOMY.id: "96",
-        SCARCE.id: "24",
-        CHUNKED.id: "24",
+        ROOMY.id: "48",
+        SCARCE.id: "12",
+        CHUNKED.id: "12",
     }
 
 
@@ -377,8 +375,8 @@ def test_runs_given_by_directories_are_compared_by_the_settings_that_differ(resu
     page = report(runs, results, tmp_path)
     assert page == tmp_path / "report.html"
     found = pd.read_csv(tmp_path / "experiments.csv")
-    assert list(found["cache.blocks"]) == [96, 24]
-    assert list(found["label"]) == ["KV cache 96 blocks", "KV cache 24 blocks"]
+    assert list(found["cache.blocks"]) == [48, 12]
+    assert list(found["label"]) == ["KV cache 48 blocks", "KV cache 12 blocks"]
 
 
 @pytest.mark.usefixtures("one_figure")

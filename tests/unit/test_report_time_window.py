@@ -14,7 +14,7 @@ from kvscope.report.time_window import MEANS, REQUEST_FIELDS, SUMS, windows_of
 from .report_fixture import Fake, write_study
 
 FAKES = [
-    Fake({"cache.blocks": 16, "overflow": "recompute"}, blocks=16),
+    Fake({"cache.blocks": 16, "overflow": "recompute"}, "recompute"),
     Fake({"cache.blocks": 4}, status=None),
 ]
 

@@ -16,18 +16,21 @@ from kvscope.report.not_modeled import is_ample, lacks_submission
 
 from .report_fixture import Fake, write_study
 
-ROOMS = (16, 24, 256)
+ROOMS = (6, 12, 48)
+RIVALS = (  # in these rooms
+    ("large blocks, recompute", "large blocks, swap"),
+    ("recompute", "swap"),
+    ("ample", "swap, ample"),
+)
 AXES = (Axes(x="cache.blocks", colour="batching"),)
 
 
 def rivals() -> Iterator[Fake]:
     """Swap in three rooms: slower than recompute, faster, and as fast."""
-    for blocks, speed in zip(ROOMS, (0.5, 2.0, 1.0), strict=True):
+    for blocks, (base, other), speed in zip(ROOMS, RIVALS, (0.5, 2.0, 1.0), strict=True):
         shared = {"cache.blocks": blocks, "batching": "chunked"}
-        yield Fake(shared | {"overflow": "recompute"}, blocks=blocks, stall=False)
-        yield Fake(
-            shared | {"overflow": "swap"}, blocks=blocks, overflow="swap", speed=speed, stall=False
-        )
+        yield Fake(shared | {"overflow": "recompute"}, base, stall=False)
+        yield Fake(shared | {"overflow": "swap"}, other, speed=speed, stall=False)
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +76,8 @@ def test_seeds_are_compared_pair_by_pair(tmp_path: Path) -> None:
     fakes = [
         Fake(
             {"cache.blocks": room, "batching": "chunked", "overflow": policy, "seed": seed},
-            blocks=room,
-            overflow=policy,
+            policy,
+            sections={"seed": seed, "tracing": None},  # not held against its requests
             repeats=2,
             stall=False,
             speed=2.0 ** (seed - 1) * (gain if policy == "swap" else 1.0),

@@ -19,7 +19,7 @@ from .report_fixture import Fake, write_study
 
 FAKES = [
     Fake({"cache.blocks": 64}),
-    Fake({"cache.blocks": 16}, blocks=16),
+    Fake({"cache.blocks": 16}, "recompute"),
     Fake({"cache.blocks": 2}, status=None),
 ]
 

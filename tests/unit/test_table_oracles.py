@@ -21,10 +21,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 KINDS = {
     "ample": Fake({"kind": "ample"}),
-    "recompute": Fake({"kind": "recompute"}, blocks=16),
-    "swap": Fake({"kind": "swap"}, blocks=16, overflow="swap", batching="prefill_first"),
-    "small pool": Fake({"kind": "pool"}, blocks=16, overflow="swap", host_blocks=5),
-    "mixed": Fake({"kind": "mixed"}, blocks=14, batching="mixed", block_size=16, repeats=2),
+    "recompute": Fake({"kind": "recompute"}, "recompute"),
+    "swap": Fake({"kind": "swap"}, "swap, prefill first"),
+    "small pool": Fake({"kind": "pool"}, "swap, a small pool"),
+    "mixed": Fake({"kind": "mixed"}, "mixed", repeats=2),
 }
 
 
@@ -257,33 +257,36 @@ def test_an_oversubscribed_cache_has_a_part_of_the_blocks_that_requests_need(
 ) -> None:
     run = runs["recompute"]
     tokens = run.workload["prompt_tokens"] + run.workload["output_tokens"]
-    needed, blocks = int((-(-tokens // 16)).sum()), run.settings["cache"]["blocks"]
+    size, blocks = (run.settings["cache"][key] for key in ("block_size", "blocks"))
+    needed = int((-(-tokens // size)).sum())
 
     def of_ratio(ratio: float, workload: pd.DataFrame) -> dict[str, str]:
-        cache = {"block_size": 16, "blocks": blocks, "oversubscription": ratio}
+        cache = {"block_size": size, "blocks": blocks, "oversubscription": ratio}
         return violated(run.variant(settings=run.settings | {"cache": cache}, workload=workload))
 
     assert "settings_differ" not in of_ratio(needed / (blocks + 0.5), run.workload)
     first = of_ratio(needed / (blocks + 1.5), run.workload)["settings_differ"]
     assert first == f"cache.blocks is {blocks}, the settings have {blocks + 1}"
     together = run.workload.assign(conversation="one")  # a turn holds the turns before it
-    longest = -(-int(tokens.max()) // 16)
+    longest = -(-int(tokens.max()) // size)
     assert "settings_differ" not in of_ratio(longest / (blocks + 0.5), together)
 
 
 def test_settings_in_gib_ask_for_as_many_blocks_as_fit(runs: dict[str, Records]) -> None:
     run = runs["swap"]
-    told = {"kv_heads": 8, "head_size": 16}  # 4 layers of float32: 4096 bytes a token
-    block = 16 * 4096 / 2**30
-    settings = run.settings | {
-        "model": run.settings["model"] | told,
-        "cache": {"block_size": 16, "gib": 16.5 * block},
-        "overflow": {"name": "swap", "host_gib": 200.5 * block},
-    }
-    assert violated(run.variant(settings=settings)) == {}
-    larger = settings | {"cache": {"block_size": 16, "gib": 17 * block}}
-    first = violated(run.variant(settings=larger))["settings_differ"]
-    assert first == "kv_blocks_total is 16, the settings have 17"
+    engine = run.facts["engine"]
+    cache, overflow = run.settings["cache"], run.settings["overflow"]
+    blocks, block = cache["blocks"], engine["block_bytes"] / 2**30
+
+    def of_gib(gib: float, host_gib: float) -> Records:
+        asked = {"cache": cache | {"gib": gib}, "overflow": overflow | {"host_gib": host_gib}}
+        del asked["cache"]["blocks"], asked["overflow"]["host_blocks"]
+        return run.variant(settings=run.settings | asked)
+
+    host_gib = (engine["host_blocks_total"] + 0.5) * block
+    assert violated(of_gib((blocks + 0.5) * block, host_gib)) == {}
+    first = violated(of_gib((blocks + 1) * block, host_gib))["settings_differ"]
+    assert first == f"kv_blocks_total is {blocks}, the settings have {blocks + 1}"
 
 
 def test_a_rule_for_repeats_allows_min_and_more(runs: dict[str, Records]) -> None:

@@ -41,11 +41,18 @@ def facts(share: float) -> dict[str, Any]:
     return {"offload": engine}
 
 
+# Not all settings are there: nothing is held against them.
+SECTIONS = {"workload": {"name": "fixed", "prompt_tokens": 64}, "tracing": None}
+
+
 def offload_study() -> Iterator[Fake]:
     """Three shares of activations, and policies on a GPU of which gains are published."""
     for share in (0.0, 0.5, 1.0):
         yield Fake(
-            {"device.policy": "hybrid", "device.share": share}, engine=facts(share), stall=False
+            {"device.policy": "hybrid", "device.share": share},
+            engine=facts(share),
+            sections=SECTIONS,
+            stall=False,
         )
     policies = {
         "zero_inference": 0.4, "flexgen": 0.5, "kv_only": 1.0, "act_only": 0.8, "token": 0.7,
@@ -53,7 +60,7 @@ def offload_study() -> Iterator[Fake]:
     }  # fmt: skip
     for policy, speed in policies.items():
         on_gpu = {"device.policy": policy, "device.hardware": "rtx-4090"}
-        yield Fake(on_gpu, engine=facts(0.5), stall=False, speed=speed)
+        yield Fake(on_gpu, engine=facts(0.5), sections=SECTIONS, stall=False, speed=speed)
 
 
 @pytest.fixture(scope="module")

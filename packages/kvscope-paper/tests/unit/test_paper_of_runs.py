@@ -33,8 +33,8 @@ SERIES = st.lists(st.tuples(st.floats(0.01, 10), st.floats(0, 100)), min_size=1,
 @pytest.fixture(scope="module")
 def overflowing(tmp_path_factory) -> StudyData:
     fakes = [
-        Fake({"overflow": "recompute"}, blocks=24),
-        Fake({"overflow": "swap"}, blocks=24, overflow="swap"),
+        Fake({"overflow": "recompute"}, "recompute"),
+        Fake({"overflow": "swap"}, "swap"),
     ]
     return load(["fake"], write_study(tmp_path_factory.mktemp("results"), fakes))
 

@@ -42,7 +42,7 @@ def test_requests_have_equal_ids_where_their_tokens_are_equal_from_the_start() -
 
 
 def test_a_run_without_a_prefix_cache_hits_and_loads_nothing(tmp_path: Path) -> None:
-    run = write_experiment(Fake({"scarce": 1}, blocks=20, repeats=1), tmp_path)
+    run = write_experiment(Fake({"scarce": 1}, "recompute", repeats=1), tmp_path)
     trace = tmp_path / "steps.csv"
     trace.write_text("step,requests,tokens,hit_tokens\n0,1,1,5\n")
     assert "hit_tokens" in score(trace, run).compared

@@ -14,7 +14,7 @@ from tests.unit.report_fixture import Fake, write_study
 
 pytestmark = pytest.mark.slow
 
-FAKE = Fake({"cache.blocks": 64}, blocks=64, repeats=1, source="rehearsed")
+FAKE = Fake({"cache.blocks": 64}, repeats=1, source="rehearsed")
 WORDS = "is rehearsed, not measured: a CPU was in the place of its GPU"
 
 

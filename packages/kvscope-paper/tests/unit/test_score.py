@@ -18,7 +18,9 @@ from tests.unit.report_fixture import Fake, write_experiment
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on a scarce cache, whose requests are preempted."""
-    return write_experiment(Fake({"scarce": 1}, blocks=20, repeats=1), tmp_path_factory.mktemp("r"))
+    return write_experiment(
+        Fake({"scarce": 1}, "recompute", repeats=1), tmp_path_factory.mktemp("r")
+    )
 
 
 @pytest.fixture(scope="module")

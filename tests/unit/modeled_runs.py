@@ -1,0 +1,154 @@
+"""Small runs of the modeled device: vLLM's real scheduler on a virtual clock, made once and kept.
+
+They are files in `.cache/runs`, under a hash of the code and configuration that makes them. One
+process makes all of them, each in less than half a second; a suite that finds them needs no vLLM.
+Passes and copies cost what they may cost on a slow CPU, where many tokens take longer.
+"""
+
+import fcntl
+import os
+import sys
+import time
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from kvscope import runfile, tables
+from kvscope.batch import Job, run_modeled
+from kvscope.plan.grid import expand
+from kvscope.run.display import Line
+
+ROOT = Path(__file__).parents[2]
+KEPT = ROOT / ".cache" / "runs"
+KEPT_S = 86_400  # at least
+# What reads runs, and makes none.
+READERS = {"analyse", "cluster", "commands", "judge", "record", "report"}
+TABLES = ("requests", "steps", "batch", "preemptions", "transfers", "workload", "kv_groups")
+
+SMALL = (
+    *("device=modeled", "device.hardware=cpu", "workload=uniform", "workload.num_requests=12"),
+    *("workload.min_tokens=70", "workload.max_tokens=128", "workload.prompt_to_output_ratio=1.5"),
+    *("engine.max_model_len=128", "engine.max_num_batched_tokens=512", "cache.block_size=32"),
+    *("cache.admission=vllm", "cache.watermark=0", "cache.layout=by_layer", "profiler=none"),
+    "device.constants={pinned_in_bytes_per_s: 2e8, pinned_out_bytes_per_s: 2e8, "
+    "pageable_in_bytes_per_s: 3e7, pageable_out_bytes_per_s: 3e7, pinned_copy_s: 2e-5, "
+    "pageable_copy_s: 2e-5, layer_launch_s: 1e-3, between_passes_s: 4e-4}",
+)
+AMPLE, SCARCE = ("cache.blocks=48",), ("cache.blocks=12",)
+LARGE = ("cache.block_size=64", "cache.blocks=6")
+CHUNKED = ("batching=chunked", "batching.chunk_tokens=256")
+SWAP = ("overflow=swap", "overflow.host_blocks=100")
+PAGEABLE, COALESCED = "overflow.host_memory=pageable", "overflow.copies=coalesced"
+FEW = "workload.num_requests=6"
+
+RUNS: dict[str, tuple[str, ...]] = {
+    "ample": (*AMPLE, *CHUNKED),
+    "recompute": (*SCARCE, *CHUNKED),
+    "swap": (*SCARCE, *CHUNKED, *SWAP),
+    "swap, prefill first": (*SCARCE, *SWAP, "batching=prefill_first"),
+    "swap, a small pool": (*SCARCE, *CHUNKED, *SWAP, "overflow.host_blocks=2"),
+    "swap, ample": (*AMPLE, *CHUNKED, *SWAP),
+    "mixed": (*SCARCE, "batching=mixed"),
+    "mixed, ample": (*AMPLE, "batching=mixed"),
+    "small chunks, swap": (*SCARCE, *CHUNKED, *SWAP, "batching.chunk_tokens=48"),
+    "short": (*AMPLE, *CHUNKED, "workload.num_requests=3", "workload.prompt_to_output_ratio=12"),
+    "short, swap": (
+        *("cache.blocks=7", *CHUNKED, *SWAP, FEW, "workload.prompt_to_output_ratio=4"),
+        "overflow.host_blocks=20",
+    ),
+    # Of block sizes and kinds of swaps
+    "swap, coalesced": (*SCARCE, *CHUNKED, *SWAP, COALESCED),
+    "swap, pageable": (*SCARCE, *CHUNKED, *SWAP, PAGEABLE),
+    "swap, pageable, coalesced": (*SCARCE, *CHUNKED, *SWAP, PAGEABLE, COALESCED),
+    "large blocks, ample": (*CHUNKED, *LARGE, "cache.blocks=24"),
+    "large blocks, recompute": (*CHUNKED, *LARGE),
+    "large blocks, swap": (*CHUNKED, *SWAP, *LARGE),
+    "large blocks, swap, coalesced": (*CHUNKED, *SWAP, *LARGE, COALESCED),
+    "large blocks, swap, pageable": (*CHUNKED, *SWAP, *LARGE, PAGEABLE),
+    "large blocks, swap, pageable, coalesced": (*CHUNKED, *SWAP, *LARGE, PAGEABLE, COALESCED),
+    # Of batching
+    "prefill first": (*SCARCE, "batching=prefill_first"),
+    "prefill first, ample": (*AMPLE, "batching=prefill_first"),
+    "chunks": (*SCARCE, *CHUNKED, "batching.chunk_tokens=128"),
+    "chunks, ample": (*AMPLE, *CHUNKED, "batching.chunk_tokens=128"),
+    "small chunks": (*SCARCE, *CHUNKED, "batching.chunk_tokens=64"),
+    "small chunks, ample": (*AMPLE, *CHUNKED, "batching.chunk_tokens=64"),
+}
+
+
+@dataclass(frozen=True)
+class Modeled:
+    """A run: its settings, its run.json, and its tables by name."""
+
+    settings: dict[str, Any]
+    facts: dict[str, Any]
+    tables: dict[str, pd.DataFrame]
+
+
+@cache
+def modeled(name: str) -> Modeled:
+    """The run of this name, of one repeat; skips the test where vLLM is missing."""
+    directory = _kept() / name
+    frames = {t: tables.read(tables.TABLES[t], directory / f"{t}.parquet") for t in TABLES}
+    settings = yaml.safe_load((directory / "experiment.yaml").read_text(encoding="utf-8"))
+    return Modeled(settings, runfile.read_run(directory), frames)
+
+
+@cache
+def _kept() -> Path:
+    """The directory of all runs, made if it is not there. Another process waits meanwhile."""
+    runs = KEPT / _key()
+    KEPT.mkdir(parents=True, exist_ok=True)
+    with (KEPT / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not runs.is_dir():
+            if find_spec("vllm") is None:
+                end = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+                end("vLLM is missing, which makes the runs that tests begin with: run `make env`")
+            making = KEPT / "making"  # what another process that was killed has left is made again
+            rmtree(making, ignore_errors=True)
+            _make(making)
+            making.rename(runs)
+            _forget()
+    return runs
+
+
+def _forget() -> None:
+    """Remove what other code has made, if no suite that still runs can have begun with it."""
+    for runs in KEPT.iterdir():
+        if runs.is_dir() and time.time() - runs.stat().st_mtime > KEPT_S:
+            rmtree(runs, ignore_errors=True)
+
+
+def _make(directory: Path) -> None:
+    jobs = []
+    for name, words in RUNS.items():
+        last = {word.partition("=")[0]: word for word in (*SMALL, *words)}
+        (planned,) = expand(None, list(last.values()), ROOT / "config").experiments
+        jobs.append(Job(planned.experiment, directory / name))
+    with Line(sys.stderr) as line:
+        assert run_modeled(jobs, line) == 0, "a run failed, and said why"
+
+
+def _key() -> str:
+    """The hash of all that makes the runs."""
+    code = ROOT / "src" / "kvscope"
+    files = [
+        *(p for p in code.rglob("*.py") if p.relative_to(code).parts[0] not in READERS),
+        *(p for d in (code, ROOT / "config") for p in d.rglob("*.yaml")),
+        *(ROOT / "envs").glob("*.txt"),
+        Path(__file__),
+    ]
+    digest = sha256()
+    for path in sorted(files):
+        content = path.read_bytes()
+        digest.update(b"%s %d %b" % (str(path.relative_to(ROOT)).encode(), len(content), content))
+    return digest.hexdigest()[:16]
