@@ -61,10 +61,13 @@ def _listed(column: "pd.Series[Any]") -> list[Any]:
         values = [None if null else value for value, null in zip(values, absent, strict=True)]
     if column.dtype.kind == "f" and not str(column.name).endswith("_s"):
         return [_whole(value) for value in values]
-    first = next((value for value in values if value is not None), None)
-    if isinstance(first, np.ndarray):
+    if column.dtype.kind == "O" and not isinstance(_first(values), str):
         return [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
     return values
+
+
+def _first(values: list[Any]) -> Any:
+    return next((value for value in values if value is not None), None)
 
 
 def _whole(value: float | None) -> float | None:
