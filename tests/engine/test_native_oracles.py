@@ -137,6 +137,14 @@ FORGERIES: dict[str, tuple[Forgery, str]] = {
     "a load of fewer bytes": (of(IN, lambda r: r.assign(bytes=r["bytes"] // 2)), "transfers.bytes"),
     "a load that counts as loaded": (of(IN, with_(loaded_blocks=1)), "job_malformed"),
     "a load that is no job": (of(IN, with_(job=None)), "job_malformed"),
+    "a load that is learned of after its request runs": (
+        of(IN, lambda r: r.assign(arrived_step=r["arrived_step"] + 1)),
+        "decisions",
+    ),
+    "a load that is learned of as it is ordered": (
+        of(IN, lambda r: r.assign(arrived_step=r["step"])),
+        "decisions",
+    ),
     "a load in no time": (of(IN, with_(copy_s=0.0)), "job_time_wrong"),
     "a load that ends late": (
         of(IN, lambda r: r.assign(end_s=r["end_s"] + 0.5)),

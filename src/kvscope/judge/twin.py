@@ -301,8 +301,15 @@ class Twin:
         context = min(there, request.length - 1)
         request.loaded = context - request.hit
         arrived = self.step if job.arrived_step is None else job.arrived_step
+        if not self._may_arrive(job, arrived):
+            self._problem(f"is loaded by pass {arrived}, which cannot be", request, JOBS, CLOCK)
         self._memory.cache(request, there, arrived)
         return context
+
+    def _may_arrive(self, job: Job, step: int) -> bool:
+        """Whether a pass may learn that a load has ended, of a request that this pass admits."""
+        between = 0 <= step <= self.step
+        return between and self.told.starts_s[step] >= job.ordered_s - TOLERANCE_S
 
     # ------------------------------------------------------------------ preemptions
 
