@@ -7,18 +7,32 @@ import numpy as np
 from kvscope.analyse.oracles.run_tables import (
     RunTables,
     bad_rows,
+    combine,
 )
 from kvscope.oracle import Violations
 
 
 def capacity_exceeded(run: RunTables) -> Violations:
-    """No pass uses more blocks of the KV cache, or of the host pool, than there are."""
+    """No pass uses more blocks of the KV cache, or of the host pool, than there are, or one with a
+    number beyond them.
+    """
     steps = run.steps
     words = "{0} of {1} blocks of the KV cache in use, {2} of {3} of the host pool"
     pairs = [("kv_blocks_used", "kv_blocks_total"), ("host_blocks_used", "host_blocks_total")]
     beyond = np.any([(steps[used] > steps[total]).to_numpy(bool) for used, total in pairs], axis=0)
-    return bad_rows(
-        steps, beyond, lambda r: words.format(*(r[column] for pair in pairs for column in pair))
+    most = steps["kv_blocks_total"].max()
+    return combine(
+        bad_rows(
+            steps, beyond, lambda r: words.format(*(r[column] for pair in pairs for column in pair))
+        ),
+        *(
+            bad_rows(
+                rows,
+                ~rows["block"].between(0, most),
+                lambda r: f"block {r['block']}, of {most} blocks of the KV cache",
+            )
+            for rows in (run.records.hits, run.records.evictions)
+        ),
     )
 
 
