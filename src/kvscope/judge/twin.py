@@ -309,7 +309,7 @@ class Twin:
     def _may_arrive(self, job: Job, step: int) -> bool:
         """Whether a pass may learn that a load has ended, of a request that this pass admits."""
         between = 0 <= step <= self.step
-        return between and self.told.starts_s[step] >= job.ordered_s - TOLERANCE_S
+        return between and self.told.starts_s[step] > job.ordered_s + TOLERANCE_S
 
     # ------------------------------------------------------------------ preemptions
 
