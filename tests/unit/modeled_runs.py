@@ -110,7 +110,7 @@ def _kept() -> Path:
     with (KEPT / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not runs.is_dir():
-            if find_spec("vllm") is None:
+            if find_spec("vllm") is None:  # the fixture `require` cannot be had outside of a test
                 end = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
                 end("vLLM is missing, which makes the runs that tests begin with: run `make env`")
             making = KEPT / "making"  # what another process that was killed has left is made again

@@ -399,7 +399,7 @@ def replay(
 
 
 def _tentative(row: ScheduledRequest) -> tuple[int, int]:
-    """Of a request's tokens in a pass, those that are tentative, and how many of them are kept.
+    """The number of a request's tentative tokens in a pass, and of those of them that are kept.
 
     Of a request that ends with the pass, tokens behind its last one are not kept.
     """

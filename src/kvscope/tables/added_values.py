@@ -1,4 +1,4 @@
-"""What other packages work out for their tables: derived columns, and what follows from a run."""
+"""Columns that other packages work out for their tables: derived ones, and witnessed ones."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
