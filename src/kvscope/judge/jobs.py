@@ -130,7 +130,8 @@ class Offloading:
     def awaited(self, job: int) -> tuple[list[int], int | None]:
         """The passes that may have waited for a store, and the first that must have.
 
-        None must, where it is not known which blocks the store has. vLLM learns of its end with the output of a pass, or with an empty schedule after it.
+        No pass must where it is not known which blocks the store has. vLLM learns of its end with
+        the output of a pass, or with an empty schedule after it.
         """
         store, starts_s = self.stores[job], self._told.starts_s
         may = [at for at in store.given_away if store.end_s >= starts_s[max(0, at - 1)]]
