@@ -98,12 +98,16 @@ def test_the_counts_are_those_of_vllm_s_metrics(outcome: Outcome):
     resumed = preemptions.loc[preemptions["event"] == "resume", "hit_tokens"].sum()
     counts = dict(outcome.counts)
     assert counts["vllm:num_preemptions"] > 0, "the cache was not scarce"
-    (left,) = requests.loc[outcome.is_left(requests), "output_tokens"]
-    # vLLM counts tokens until the client has gone, and its engine makes a few more.
-    of_left = counts.pop("vllm:generation_tokens") - (requests["output_tokens"].sum() - left)
-    assert len(outcome.words[ABORTED]) <= of_left <= left
+    ((left, tokens),) = requests.loc[
+        outcome.is_left(requests), ["request_id", "output_tokens"]
+    ].to_numpy()
+    # vLLM's front end counts until the client has gone; its engine goes on for a few passes.
+    of_left = counts.pop("vllm:generation_tokens") - (requests["output_tokens"].sum() - tokens)
+    assert len(outcome.words[ABORTED]) <= of_left <= tokens
+    preempted = preemptions.loc[preemptions["event"] == "preempt", "request_id"]
+    of_others = (preempted != left).sum()
+    assert of_others <= counts.pop("vllm:num_preemptions") <= len(preempted)
     assert counts == {
-        "vllm:num_preemptions": (preemptions["event"] == "preempt").sum(),
         "vllm:prefix_cache_queries": requests["prompt_tokens"].sum(),
         "vllm:prefix_cache_hits": batch["hit_tokens"].sum() - resumed,
         "vllm:prompt_tokens": requests["prompt_tokens"].sum(),
