@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import pandas as pd
 
 from kvscope import accounts, earlier, runfile, tables
@@ -44,9 +45,16 @@ def _table(table: Table) -> cached_property[pd.DataFrame]:
         if run.repeat is None:
             return run.read(table)
         whole: pd.DataFrame = getattr(run.whole, table.name)
-        return whole[whole["repeat"] == run.repeat] if "repeat" in whole else whole
+        return of_repeat(whole, run.repeat) if "repeat" in whole else whole
 
     return cached_property(rows)
+
+
+def of_repeat(frame: pd.DataFrame, number: int) -> pd.DataFrame:
+    """The rows of one repeat: where a table has them together, a slice, which copies nothing."""
+    at = np.flatnonzero(frame["repeat"].to_numpy() == number)
+    start, stop = (at[0], at[-1] + 1) if len(at) else (0, 0)
+    return frame.iloc[start:stop] if stop - start == len(at) else frame.iloc[at]
 
 
 class Run:
@@ -170,7 +178,7 @@ class Run:
         whole = self.whole._added.get(name)
         if whole is None:
             whole = self.whole._added[name] = self.read(one.table)
-        return whole if self.repeat is None else whole[whole["repeat"] == self.repeat]
+        return whole if self.repeat is None else of_repeat(whole, self.repeat)
 
     # ------------------------------------------------------------------ repeats
 

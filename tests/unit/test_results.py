@@ -51,6 +51,14 @@ def test_a_view_of_a_repeat_has_the_rows_of_that_repeat(directory: Path) -> None
     assert views[2].whole is run
 
 
+def test_a_view_has_the_rows_of_its_repeat_wherever_they_are(directory: Path) -> None:
+    run = kvscope.load(directory)
+    mixed = run.steps.sort_values(["step", "repeat"])
+    for view in run.variant(steps=mixed).repeats():
+        assert view.steps.equals(mixed[mixed["repeat"] == view.repeat])
+    assert run.of_repeat(9).steps.empty
+
+
 def test_a_table_that_changed_is_refused(directory: Path) -> None:
     path = directory / tables.STEPS.file
     content = path.read_bytes()
