@@ -1,5 +1,6 @@
 """Oracles of whole repeats: tables and run.json agree on their number, order and duration."""
 
+import numpy as np
 import pandas as pd
 
 from kvscope.analyse.oracles.run_tables import (
@@ -12,6 +13,7 @@ from kvscope.analyse.oracles.run_tables import (
 )
 from kvscope.analyse.oracles.waiting import without_cpu_s
 from kvscope.oracle import NONE, Violations
+from kvscope.results import of_repeat
 
 ENDING_S, ENDING_SHARE = 0.050, 0.02
 """Allowed time between a repeat's last token and its end: a constant and a share of the repeat."""
@@ -50,10 +52,13 @@ def repeats_differ(run: RunTables) -> Violations | None:
 
 def _last_s(run: RunTables) -> pd.Series:
     """`last_s`, indexed by repeat: the end of its last pass or request."""
-    of_passes = run.steps.groupby("repeat")["end_s"].max()
-    of_requests = run.records.requests.groupby("repeat")["finished_s"].max()
-    last: pd.Series = pd.concat([of_passes, of_requests], axis=1).max(axis=1)
-    return last.rename("last_s")
+    last = {
+        number: np.fmax(
+            of_repeat(run.steps, number)["end_s"].max(), repeat.requests["finished_s"].max()
+        )
+        for number, repeat in run.repeats.items()
+    }
+    return pd.Series(last, name="last_s", dtype=float).rename_axis("repeat")
 
 
 def _copied(run: RunTables) -> Violations:

@@ -24,7 +24,7 @@ def differs_from_replay(run: RunTables) -> Violations:
 def comparison_of(run: RunTables) -> Comparison:
     """What each repeat of a run was held against, and what differs."""
     records = run.records
-    repeats = ((number, tables_of(records.of_repeat(number))) for number in records.numbers)
+    repeats = ((number, tables_of(repeat)) for number, repeat in run.repeats.items())
     prompts = Prompts(records.workload, records.block_size)
     return compare(repeats, rules_of(run), run.evidence, prompts)
 

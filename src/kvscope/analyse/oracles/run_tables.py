@@ -1,28 +1,28 @@
-"""The host tables of a run with the columns that several oracles derive from them.
+"""The host tables of a run with the columns that several oracles derive from them."""
 
-A *stay* is the time during which the tokens of one row of `batch` are in the cache: from its pass
-until the request's next row, or until the request is preempted, finished or aborted.
-"""
-
-from collections.abc import Callable, Mapping
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from kvscope.analyse.records import Records
-from kvscope.arraytypes import Bools, Ints
+from kvscope.arraytypes import Bools, Int64s, Ints
 from kvscope.evidence import JOBS, PREFIXES
 from kvscope.kv_plan import KvGroup, has_one_block_table
 from kvscope.oracle import NONE, Violations
+from kvscope.results import of_repeat
 from kvscope.runschema import OTHER_CLOCKS, EngineRecord, ServerRecord
 from kvscope.setting_values import ALL_AT_ONCE
-from kvscope.tables import BATCH
+
+Values = npt.NDArray[Any]
 
 OF_REQUEST = ["repeat", "request_id"]
 OF_PASS = ["repeat", "step"]
-AT = {"step": "at"}
 NANOSECONDS = 1e-9
 TOLERANCE_S = 1e-6
 """Tolerance of comparisons between times that were computed in two ways."""
@@ -76,19 +76,36 @@ class RunTables:
         return self.record.engine
 
     @cached_property
+    def repeats(self) -> Mapping[int, Records]:
+        """A view of each repeat, by number, in order."""
+        return {number: self.records.of_repeat(number) for number in self.records.numbers}
+
+    @cached_property
     def steps(self) -> pd.DataFrame:
         """The passes in order, with `end_s` and `before_s`, the end of the previous pass."""
         steps = self.records.steps.sort_values(OF_PASS, ignore_index=True)
         steps["end_s"] = steps["start_s"] + steps["duration_s"]
-        steps["before_s"] = steps.groupby("repeat")["end_s"].shift(fill_value=0.0)
+        steps["before_s"] = previous(steps["end_s"].to_numpy(), steps["repeat"].to_numpy(), 0.0)
         return steps
 
-    @property
+    @cached_property
+    def passes(self) -> Mapping[int, slice]:
+        """Which of `steps` are of each repeat."""
+        numbers = self.steps["repeat"].to_numpy()
+        return {numbers[passes.start].item(): passes for passes in groups(numbers)}
+
+    def pass_of(self, rows: pd.DataFrame, column: str = "step") -> Int64s:
+        """The row of `steps` of the pass that each row of another table names in a column."""
+        first = [self.passes[number].start for number in rows["repeat"].tolist()]
+        found: Int64s = np.array(first, np.int64) + rows[column].to_numpy(np.int64)
+        return found
+
+    @cached_property
     def victims(self) -> pd.DataFrame:
         """The rows of `preemptions` whose event is a preemption."""
         return self.records.preemptions[self.records.preemptions["event"] == "preempt"]
 
-    @property
+    @cached_property
     def resumptions(self) -> pd.DataFrame:
         """The rows of `preemptions` whose event is a resumption."""
         return self.records.preemptions[self.records.preemptions["event"] == "resume"]
@@ -100,9 +117,14 @@ class RunTables:
         `served_step` is the pass that began with what was loaded; null if the request was aborted.
         """
         rows = self.records.loaded.sort_values(["repeat", "job"], ignore_index=True)
-        begun = self.batch.loc[self.batch["loaded_tokens"] > 0, [*OF_REQUEST, "step"]]
-        served = first_after(rows.assign(step=rows["step"] - 1), begun.rename(columns=AT))
-        return rows.assign(served_step=served)
+        begun = defaultdict(list)
+        for *request, step in _rows(self.batch[self.batch["loaded_tokens"] > 0]):
+            begun[tuple(request)].append(step)
+        served = [
+            next((pass_ for pass_ in begun[tuple(request)] if pass_ >= step), math.nan)
+            for *request, step in _rows(rows)
+        ]
+        return rows.assign(served_step=np.array(served, np.float64))
 
     @property
     def offloads(self) -> bool:
@@ -111,22 +133,9 @@ class RunTables:
 
     @cached_property
     def batch(self) -> pd.DataFrame:
-        """The rows of `batch`, ordered by request and pass, with the request's earlier history.
-
-        `end_tokens` are the request's tokens in the cache after the pass, `sampled_before` the
-        output tokens it had before the pass. `previous_step` is the step of the request's previous
-        row, `preempted_step` the step whose scheduling last preempted it (-1 if there is none).
-        """
+        """The rows of `batch`, ordered by request and pass; `loaded_tokens` without nulls."""
         rows = self.records.batch.sort_values([*OF_REQUEST, "step"], ignore_index=True)
-        rows["end_tokens"] = rows["context_tokens"] + rows["scheduled_tokens"]
-        for tentative, kept in BATCH.tentative:
-            given = counts_of(rows[kept]).clip(upper=(rows["sampled_tokens"] - 1).clip(lower=0))
-            rows["end_tokens"] += given - counts_of(rows[tentative])
         rows["loaded_tokens"] = counts_of(rows["loaded_tokens"])
-        own = rows.groupby(OF_REQUEST)
-        rows["sampled_before"] = own["sampled_tokens"].cumsum() - rows["sampled_tokens"]
-        rows["previous_step"] = own["step"].shift(fill_value=-1)
-        rows["preempted_step"] = last_until(rows, self._victim_steps)
         return rows
 
     @property
@@ -149,100 +158,72 @@ class RunTables:
         """Whether a request's blocks do not follow from its tokens and the block size alone."""
         return bool(self.kv_groups) and not has_one_block_table(self.kv_groups)
 
-    @property
-    def _victim_steps(self) -> pd.DataFrame:
-        """Repeat, request and step (as `at`) of each preemption."""
-        return self.victims[[*OF_REQUEST, "step"]].rename(columns={"step": "at"})
-
     @cached_property
-    def ended(self) -> pd.DataFrame:
-        """`at`, indexed by request: the first step after the request was served or aborted."""
-        last = self.batch.groupby(OF_REQUEST)["step"].max().rename("at") + 1.0
-        ended = self.records.requests[[*OF_REQUEST, "finished_s", "aborted"]].join(
-            last, on=OF_REQUEST
-        )
-        for at, repeat, time_s, aborted in zip(
-            ended.index, ended["repeat"], ended["finished_s"], ended["aborted"], strict=True
-        ):
-            if aborted:
-                ended.loc[at, "at"] = self._first_pass_from(repeat, time_s)
-        return ended.fillna({"at": np.inf}).set_index(OF_REQUEST)[["at"]]
+    def ended(self) -> Mapping[int, Mapping[str, float]]:
+        """The first step after each request was served or aborted, by repeat and request.
+
+        Infinite for one that is in no pass.
+        """
+        return {number: self._ended(number) for number in self.repeats}
+
+    def _ended(self, number: int) -> Mapping[str, float]:
+        rows, requests = of_repeat(self.batch, number), self.repeats[number].requests
+        names, steps = rows["request_id"].to_numpy(object), rows["step"].to_numpy()
+        last = {names[own.start]: steps[own.stop - 1] + 1.0 for own in groups(names)}
+        columns = (requests[name] for name in ("request_id", "finished_s", "aborted"))
+        starts_s = of_repeat(self.steps, number)["start_s"].to_numpy()
+        return {
+            name: float(np.searchsorted(starts_s, ended_s - TOLERANCE_S))
+            if aborted
+            else last.get(name, math.inf)
+            for name, ended_s, aborted in zip(*columns, strict=True)
+        }
 
     @cached_property
     def count_ended(self) -> Ints:
         """The number of requests that had ended, one value a pass."""
-        counts, ended = np.zeros(len(self.steps), np.int64), self.ended["at"]
-        for repeat, steps in self.steps.groupby("repeat"):
-            at = np.sort(ended[ended.index.get_level_values("repeat") == repeat])
-            counts[steps.index] = np.searchsorted(at, steps["step"], side="right")
+        counts, steps = np.zeros(len(self.steps), np.int64), self.steps["step"].to_numpy()
+        for repeat, passes in self.passes.items():
+            ended = sorted(self.ended[repeat].values())
+            counts[passes] = np.searchsorted(ended, steps[passes], side="right")
         return counts
 
     def count_arrived(self, column: str) -> Ints:
         """The number of requests that had arrived by the time in `column`, one value a pass."""
-        counts = np.zeros(len(self.steps), np.int64)
-        for repeat, steps in self.steps.groupby("repeat"):
-            of_repeat = self.records.requests.loc[
-                self.records.requests["repeat"] == repeat, "arrival_s"
-            ]
-            counts[steps.index] = of_repeat.sort_values().searchsorted(steps[column], side="right")
+        counts, times_s = np.zeros(len(self.steps), np.int64), self.steps[column].to_numpy()
+        for repeat, passes in self.passes.items():
+            arrivals_s = np.sort(self.repeats[repeat].requests["arrival_s"])
+            counts[passes] = np.searchsorted(arrivals_s, times_s[passes], side="right")
         return counts
 
-    def _first_pass_from(self, repeat: int, time_s: float) -> int:
-        starts = self.steps.loc[self.steps["repeat"] == repeat, "start_s"].to_numpy()
-        return int(np.searchsorted(starts, time_s - TOLERANCE_S))
 
-    @cached_property
-    def stays(self) -> pd.DataFrame:
-        """One row a stay: `repeat`, first `step`, `until`, the step after the last."""
-        rows = self.batch
-        following = rows.groupby(OF_REQUEST)["step"].shift(-1)
-        lost_at = first_after(rows, self._victim_steps)
-        ended = rows.join(self.ended, on=OF_REQUEST)["at"]
-        until = pd.concat([following, lost_at, ended], axis=1).min(axis=1)
-        return rows[["repeat", "step"]].assign(until=until)
-
-
-def last_until(rows: pd.DataFrame, events: pd.DataFrame) -> pd.Series:
-    """The last `at` among the events of a row's request up to its step, or -1; one a row."""
-    return _nearest(rows, events, "backward").fillna(-1).astype(np.int64)
-
-
-def first_after(rows: pd.DataFrame, events: pd.DataFrame) -> pd.Series:
-    """The first `at` among the events of a row's request after its step, or NaN; one a row."""
-    return _nearest(rows.assign(step=rows["step"] + 1), events, "forward")
-
-
-def _nearest(rows: pd.DataFrame, events: pd.DataFrame, direction: Any) -> pd.Series:
-    if events.empty:
-        return pd.Series(np.nan, rows.index)
-    wanted = rows[[*OF_REQUEST, "step"]].astype({"step": np.int64, "repeat": np.int64})
-    known = events.astype({"at": np.int64, "repeat": np.int64})
-    found = pd.merge_asof(
-        wanted.reset_index().sort_values("step", kind="stable"),
-        known.sort_values("at").assign(found=known["at"].astype(float)),
-        left_on="step",
-        right_on="at",
-        by=OF_REQUEST,
-        direction=direction,
-    )
-    return found.set_index("index")["found"].reindex(rows.index)
+def _rows(frame: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
+    """Repeat, request and step of each row."""
+    return zip(*(frame[name].tolist() for name in (*OF_REQUEST, "step")), strict=True)
 
 
 def differ(one: pd.Series, other: pd.Series) -> Bools:
     """Where two columns differ; nothing differs from nothing."""
-    same = (one == other).fillna(False) | (one.isna() & other.isna())
-    wrong: Bools = ~same.to_numpy(dtype=bool)
-    return wrong
+    same = np.asarray(one.to_numpy() == other.to_numpy(), bool)
+    return ~same & ~(one.isna() & other.isna()).to_numpy()
 
 
 def bad_rows(
-    frame: pd.DataFrame, bad: pd.Series | Bools, words: Callable[[Mapping[str, Any]], str]
+    frame: pd.DataFrame,
+    bad: pd.Series | Bools,
+    words: Callable[[Mapping[str, Any]], str],
+    **further: Sequence[Any] | Values,
 ) -> Violations:
-    """One violation a bad row; the first is described by its repeat, pass, request and `words`."""
+    """One violation a bad row; the first is described by its repeat, pass, request and `words`.
+
+    `further` are values of each row beside those of the frame.
+    """
     at = np.flatnonzero(np.asarray(bad, dtype=bool))
     if not len(at):
         return NONE
-    row = {str(name): value for name, value in frame.iloc[int(at[0])].items()}
+    first = int(at[0])
+    row = {str(name): value for name, value in frame.iloc[first].items()}
+    row |= {name: values[first] for name, values in further.items()}
     names = {"repeat": "repeat", "step": "step", "request_id": "request", "layer": "layer"}
     place = ", ".join(f"{name} {row[key]}" for key, name in names.items() if key in row)
     return Violations(len(at), f"{place}: {words(row)}" if place else words(row))
@@ -255,9 +236,25 @@ def combine(*found: Violations) -> Violations:
 
 def counts_of(column: pd.Series) -> pd.Series:
     """A column of counts, 0 where it is null."""
-    return column.astype(float).fillna(0).astype(np.int64)
+    counts = np.nan_to_num(column.to_numpy(np.float64, na_value=np.nan))
+    return pd.Series(counts.astype(np.int64), column.index)
 
 
-def blocks_of(tokens: pd.Series, block_size: int) -> pd.Series:
-    """The number of blocks that hold so many tokens of one request: ⌈tokens / block size⌉."""
-    return -(-tokens.astype(np.int64) // block_size)
+def previous(values: Values, of: Values, fill: Any) -> Values:
+    """The value of the row before, where that is of the same group; otherwise `fill`."""
+    found = np.roll(values, 1)
+    found[begins(of)] = fill
+    return found
+
+
+def groups(of: Values) -> list[slice]:
+    """The rows of each group, of rows that are in order of groups."""
+    first = np.flatnonzero(begins(of)).tolist()
+    return list(map(slice, first, [*first[1:], len(of)]))
+
+
+def begins(of: Values) -> Bools:
+    """Whether each row is the first of its group, of rows that are in order of groups."""
+    found = np.ones(len(of), bool)
+    found[1:] = of[1:] != of[:-1]
+    return found

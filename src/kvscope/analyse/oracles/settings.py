@@ -146,7 +146,7 @@ def _of_repeats(run: RunTables) -> Iterator[Pair]:
         return
     rule = StoppingRule(**setting) if isinstance(setting, Mapping) else StoppingRule.of(setting)
     throughput = BY_NAME["throughput_tokens_per_s"].of
-    found = [throughput(repeat) for repeat in run.records.valid_repeats()]
+    found = [throughput(run.repeats[number]) for number in run.records.timed]
     more = rule.until or (_is_reference(record) and len(found) % rule.min == 0)
     yield "the number of repeats", len(found), len(found) if more else rule.min
     yield "whether there are repeats.min repeats", len(found) >= rule.min, True

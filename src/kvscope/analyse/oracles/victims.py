@@ -1,21 +1,22 @@
 """The oracle of victims: each is the one of the running requests that `overflow.victim` says."""
 
+import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from kvscope.analyse.oracles.run_tables import OF_REQUEST, RunTables, bad_rows
+from kvscope.analyse.oracles.run_tables import RunTables, Values, bad_rows, counts_of, groups
 from kvscope.analyse.planned import experiment_of
 from kvscope.oracle import Violations
 from kvscope.plan import registry
 from kvscope.plan.policy import CHEAPEST, LAST, RANDOM, Overflow, drawn
 from kvscope.plan.preemption_cost import preemption_cost
-
-Values = npt.NDArray[Any]
+from kvscope.results import of_repeat
+from kvscope.tables import BATCH
 
 
 class Running(NamedTuple):
@@ -71,15 +72,15 @@ def victim_wrong(run: RunTables) -> Violations:
     """
     whom = str(chosen_by(run))
     rank, wrong = _rank(run, whom), []
-    for repeat in run.records.repeats():
-        known = _Passes(run, repeat.repeat)
-        lost = run.victims[run.victims["repeat"] == repeat.repeat]
-        for step, of_pass in lost.groupby("step"):
-            ranks = _ranks(known.running(cast(int, step)), rank, whom)
-            for place, victim in of_pass["request_id"].items():
-                if victim not in ranks or ranks[victim] < max(ranks.values()):
-                    wrong.append(place)
-                ranks.pop(victim, None)
+    for number in run.repeats:
+        lost = of_repeat(run.victims, number).sort_values("step", kind="stable")
+        known, step, ranks = _Passes(run, number, lost), None, dict[str, float]()
+        for place, at, victim in zip(lost.index, lost["step"], lost["request_id"], strict=True):
+            if at != step:
+                step, ranks = at, _ranks(known.running(at), rank, whom)
+            if victim not in ranks or ranks[victim] < max(ranks.values()):
+                wrong.append(place)
+            ranks.pop(victim, None)
     rows = run.victims.loc[wrong]
     words = f"was preempted, but is not the victim by overflow.victim={whom}"
     return bad_rows(rows, np.ones(len(rows), bool), lambda _: words)
@@ -109,28 +110,48 @@ def _drawn(seed: int, running: Running) -> Values:
 
 
 class _Passes:
-    """The passes of one repeat, each with the requests that run while it is scheduled."""
+    """The passes of one repeat, each with the requests that run while it is scheduled.
 
-    def __init__(self, run: RunTables, repeat: int | None) -> None:
-        of_repeat = (run.batch["repeat"] == repeat).to_numpy()
-        rows, stays = run.batch[of_repeat], run.stays[of_repeat]
-        begins = (rows["previous_step"] < 0) | (rows["preempted_step"] > rows["previous_step"])
-        admitted = rows["step"].where(begins).groupby(rows["request_id"]).ffill()
-        own = run.records.requests[run.records.requests["repeat"] == repeat].set_index("request_id")
-        prompt = own["prompt_tokens"].reindex(rows["request_id"]).to_numpy()
-        arrived = own["arrival_s"].rank(method="first").reindex(rows["request_id"]).to_numpy()
-        ended = run.ended["at"].reindex(pd.MultiIndex.from_frame(rows[OF_REQUEST])).to_numpy()
-        first, until = stays["step"].to_numpy(float), stays["until"].to_numpy(float)
-        self._first, self._until = first, np.fmin(until, ended - 1)
-        self._rows = Running(
-            rows["request_id"].to_numpy(object),
-            rows["end_tokens"].to_numpy(),
-            prompt + (rows["sampled_before"] + rows["sampled_tokens"]).to_numpy(),
-            arrived,
-            admitted.to_numpy(),
-        )
+    What a row of `batch` has computed stays in the cache from its pass until the request's next
+    row, or until the request is preempted, finished or aborted.
+    """
+
+    def __init__(self, run: RunTables, number: int, lost: pd.DataFrame) -> None:
+        rows, requests = of_repeat(run.batch, number), run.repeats[number].requests
+        names, steps = rows["request_id"].to_numpy(object), rows["step"].to_numpy()
+        sampled = rows["sampled_tokens"].to_numpy()
+        prompts = dict(zip(requests["request_id"], requests["prompt_tokens"], strict=True))
+        order = np.argsort(requests["arrival_s"], kind="stable")
+        turns = {name: turn for turn, name in enumerate(requests["request_id"].iloc[order])}
+        lost_at = defaultdict(list)
+        for name, step in zip(lost["request_id"], lost["step"], strict=True):
+            lost_at[name].append(step)
+        length, arrived, admitted, until = np.zeros((4, len(rows)))
+        for own in groups(names):
+            name, computed = names[own.start], steps[own]
+            events = np.array([*lost_at[name], math.inf])
+            earlier = np.searchsorted(events, computed, side="right")
+            begun = np.diff(earlier, prepend=-1) > 0
+            following = np.append(computed[1:], math.inf)
+            last = run.ended[number].get(name, math.inf) - 1
+            length[own] = prompts.get(name, math.nan) + sampled[own].cumsum()
+            arrived[own] = turns.get(name, math.nan)
+            admitted[own] = np.maximum.accumulate(np.where(begun, computed, 0))
+            until[own] = np.minimum.reduce([following, events[earlier], np.full(len(begun), last)])
+        self._first, self._until = steps, until
+        self._rows = Running(names, _tokens_after(rows), length, arrived, admitted)
 
     def running(self, step: int) -> Running:
         """Those with an earlier pass that had neither ended nor been preempted since."""
-        there = (self._first < step) & ~(self._until < step)
+        there = np.flatnonzero((self._first < step) & (self._until >= step))
         return Running(*(values[there] for values in self._rows))
+
+
+def _tokens_after(rows: pd.DataFrame) -> Values:
+    """The tokens of each row's request in the cache after its pass."""
+    tokens = (rows["context_tokens"] + rows["scheduled_tokens"]).to_numpy()
+    most = np.maximum(rows["sampled_tokens"].to_numpy() - 1, 0)
+    for tentative, kept in BATCH.tentative:
+        given, computed = (counts_of(rows[name]).to_numpy() for name in (kept, tentative))
+        tokens = tokens + np.minimum(given, most) - computed
+    return tokens

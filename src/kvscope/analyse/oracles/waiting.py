@@ -3,14 +3,12 @@
 What an oracle says of the time between two readings holds at any speed only if it allows for this.
 """
 
-import pandas as pd
-
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.runschema import DisturbanceRecord, RepeatRecord
 
 
-def without_cpu_s(run: RunTables) -> pd.Series:
-    """Seconds for which the engine of each repeat waited for a CPU, indexed by repeat.
+def without_cpu_s(run: RunTables) -> dict[int, float]:
+    """Seconds for which the engine of each repeat waited for a CPU, by repeat.
 
     They have two witnesses, of which the lower counts: what the kernel says of its threads being
     ready without a CPU and of the hypervisor's share; and what the main thread's CPU time leaves of
@@ -21,25 +19,25 @@ def without_cpu_s(run: RunTables) -> pd.Series:
         entry.repeat: _without_cpu_s(entry, load.get(entry.repeat))
         for entry in run.record.clock.repeats
     }
-    return pd.Series(found, dtype=float).reindex(run.records.numbers, fill_value=0.0)
+    return {number: found.get(number, 0.0) for number in run.records.numbers}
 
 
-def not_running_s(run: RunTables) -> pd.Series:
-    """Seconds for which the main thread of each repeat did not run, indexed by repeat.
+def not_running_s(run: RunTables) -> dict[int, float]:
+    """Seconds for which the main thread of each repeat did not run, by repeat.
 
     Without a GPU every pass takes CPU time of the main thread, so that no pass is in what its CPU
     time leaves of the repeat, whether it was ready or waited for a page or a disk. With a GPU it
     also waits for that, and only time without a CPU counts (`without_cpu_s`).
     """
+    waited = without_cpu_s(run)
     if run.record.hardware.gpus != []:
-        return without_cpu_s(run)
-    found = {
+        return waited
+    idle = {
         entry.repeat: max(0.0, entry.duration_s - entry.thread_cpu_s)
         for entry in run.record.clock.repeats
         if entry.thread_cpu_s is not None
     }
-    idle = pd.Series(found, dtype=float).reindex(run.records.numbers, fill_value=0.0)
-    return pd.concat([idle, without_cpu_s(run)], axis=1).max(axis=1)
+    return {number: max(idle.get(number, 0.0), seconds) for number, seconds in waited.items()}
 
 
 def _without_cpu_s(entry: RepeatRecord, load: DisturbanceRecord | None) -> float:
