@@ -1,21 +1,16 @@
 """Oracles of rows and values: unique keys, known requests and passes, finite values."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pandas as pd
 
 from kvscope import tables
-from kvscope.analyse.oracles.run_tables import (
-    OF_PASS,
-    RunTables,
-    bad_rows,
-    combine,
-)
+from kvscope.analyse.oracles.run_tables import OF_PASS, RunTables, bad_rows, combine
 from kvscope.arraytypes import Bools
 from kvscope.copies import clock_of
 from kvscope.evidence import CLOCK, PASSES
-from kvscope.oracle import Violations
+from kvscope.oracle import NONE, Violations
 from kvscope.tables.column import RUNS, TOLD, Table
 
 OF_VICTIMS = ["shared_blocks", "scheduled_tokens"]
@@ -50,7 +45,8 @@ def _repeated(run: RunTables) -> Violations:
 
 def _missing(run: RunTables) -> Violations:
     requests = run.records.workload
-    nowhere = requests[["arrival_s", "after", "arrival_pass"]].isna().all(axis=1)
+    comes = [requests[name].notna() for name in ("arrival_s", "after", "arrival_pass")]
+    nowhere = ~np.logical_or.reduce(comes)
     return combine(
         *(_missing_in(run, table, frame) for table, frame in _tables(run)),
         _bad(
@@ -70,25 +66,40 @@ def _missing_in(run: RunTables, table: Table, frame: pd.DataFrame) -> Violations
     due = [column.name for column in always if known[column.name]]
     together = [column.name for column in table.columns if column.null == RUNS]
     together += [c.name for c in always if not known[c.name] and c.role != TOLD]
-    absent = frame[due].isna() | frame[due].isin([np.inf, -np.inf])
+    absent = {name: _is_absent(frame[name]) for name in due}
     return combine(
         _bad_cell(table.name, frame, absent, "has no finite value"),
         _missing_in_some(table.name, frame, together),
     )
 
 
+def _is_absent(column: pd.Series) -> Bools:
+    """Where a column has no finite value."""
+    known = np.isfinite(column.to_numpy()) if column.dtype.kind == "f" else column.notna()
+    return ~np.asarray(known, bool)
+
+
 def _missing_in_some(name: str, frame: pd.DataFrame, columns: list[str]) -> Violations:
-    absent = frame[columns].isna() & frame[columns].notna().any()
-    return _bad_cell(name, frame, absent, "has no value, as other rows have")
+    absent = {column: frame[column].isna().to_numpy() for column in columns}
+    some = {column: cells for column, cells in absent.items() if not cells.all()}
+    return _bad_cell(name, frame, some, "has no value, as other rows have")
 
 
 def _negative(run: RunTables) -> Violations:
     return combine(
         *(
-            _bad_cell(table.name, frame, frame.select_dtypes("number") < 0, "is negative")
+            _bad_cell(table.name, frame, _below_zero(frame), "is negative")
             for table, frame in _tables(run)
         )
     )
+
+
+def _below_zero(frame: pd.DataFrame) -> dict[str, Bools]:
+    return {
+        str(name): column.to_numpy() < 0
+        for name, column in frame.items()
+        if column.dtype.kind in "if"
+    }
 
 
 def time_source_differs(run: RunTables) -> Violations:
@@ -107,44 +118,60 @@ def time_source_differs(run: RunTables) -> Violations:
 
 
 def _without_owner(run: RunTables) -> Violations:
-    passes = pd.MultiIndex.from_frame(run.steps[OF_PASS])
     known = set(run.records.workload["request_id"])
     found: list[Violations] = [_gap(run)]
     for table, frame in _tables(run):
         name = table.name
         if "step" in frame and name != "steps":
-            strange = ~pd.MultiIndex.from_frame(frame[OF_PASS]).isin(passes)
-            found.append(_bad(name, frame, strange, "no such pass"))
+            found.append(_bad(name, frame, ~_has_pass(run, frame), "no such pass"))
         if "request_id" in frame:
             named = frame["request_id"].notna() | (name != tables.TRANSFERS.name)
             strange = (named & ~frame["request_id"].isin(known)).to_numpy()
             found.append(_bad(name, frame, strange, "not a request of the workload"))
-    counts = run.records.requests.groupby("repeat").size().rename("requests").reset_index()
-    few = counts["requests"] != len(known)
-    found.append(bad_rows(counts, few, lambda row: f"{row['requests']} of {len(known)} requests"))
+    numbers, served = np.unique(run.records.requests["repeat"].dropna(), return_counts=True)
+    words = f"{{served}} of {len(known)} requests"
+    repeats, few = pd.DataFrame({"repeat": numbers}), served != len(known)
+    found.append(bad_rows(repeats, few, lambda row: words.format_map(row), served=served))
     return combine(*found)
+
+
+def _has_pass(run: RunTables, frame: pd.DataFrame) -> Bools:
+    """Whether the pass of each row was recorded."""
+    repeats, steps = (frame[name].to_numpy() for name in OF_PASS)
+    recorded, found = run.steps["step"].to_numpy(), np.zeros(len(frame), bool)
+    for number, passes in run.passes.items():
+        found |= (repeats == number) & np.isin(steps, recorded[passes])
+    return found
 
 
 def _bad(name: str, frame: pd.DataFrame, bad: Bools | pd.Series, why: str) -> Violations:
     return bad_rows(frame, bad, lambda _: f"{name}: {why}")
 
 
-def _bad_cell(name: str, frame: pd.DataFrame, bad: pd.DataFrame, why: str) -> Violations:
-    """The rows that have a bad cell; the first is described by its column."""
-    rows = bad.any(axis=1).to_numpy()
-    column = str(bad.columns[bad.to_numpy()[rows.argmax()].argmax()]) if rows.any() else ""
+def _bad_cell(name: str, frame: pd.DataFrame, bad: Mapping[str, Bools], why: str) -> Violations:
+    """The rows that have a bad cell in some column; the first is described by its first one."""
+    rows = np.logical_or.reduce([np.zeros(len(frame), bool), *bad.values()])
+    if not rows.any():
+        return NONE
+    first = rows.argmax()
+    column = next(column for column, cells in bad.items() if cells[first])
     return _bad(name, frame, rows, f"{column} {why}")
 
 
 def _gap(run: RunTables) -> Violations:
-    wrong = run.steps["step"] != run.steps.groupby("repeat").cumcount()
+    steps = run.steps["step"].to_numpy()
+    wrong = np.zeros(len(steps), bool)
+    for passes in run.passes.values():
+        wrong[passes] = steps[passes] != np.arange(passes.stop - passes.start)
     return bad_rows(
         run.steps, wrong, lambda _: "the passes of the repeat are not numbered 0, 1, 2, …"
     )
 
 
 def _tables(run: RunTables) -> Iterator[tuple[Table, pd.DataFrame]]:
-    for table in tables.HOST_TABLES:
-        yield table, getattr(run.records, table.name)
-    for name, added in run.records.added_tables.items():
-        yield added.table, run.records.added(name)
+    """The tables that have rows."""
+    known = [(table, getattr(run.records, table.name)) for table in tables.HOST_TABLES]
+    known += [
+        (one.table, run.records.added(name)) for name, one in run.records.added_tables.items()
+    ]
+    yield from ((table, frame) for table, frame in known if len(frame))
