@@ -3,12 +3,9 @@
 import math
 from typing import Any
 
-from kvscope.analyse.oracles.run_tables import (
-    OF_PASS,
-    RunTables,
-    bad_rows,
-    combine,
-)
+import numpy as np
+
+from kvscope.analyse.oracles.run_tables import RunTables, bad_rows, combine, counts_of
 from kvscope.oracle import Violations
 from kvscope.passes import MIXED
 
@@ -22,14 +19,12 @@ def batching_wrong(run: RunTables) -> Violations:
     """
     name, steps, most = run.section("batching").get("name"), run.steps, most_tokens(run)
     cut = run.batch["sampled_tokens"] == 0
-    parts = run.batch[cut].merge(
-        steps[[*OF_PASS, "scheduled_tokens"]], on=OF_PASS, suffixes=("", "_of_pass")
+    parts, preempted = run.batch[cut], run.records.preemptions
+    at, scheduled = run.pass_of(parts), steps["scheduled_tokens"].to_numpy()
+    given_back = np.bincount(
+        run.pass_of(preempted), counts_of(preempted["scheduled_tokens"]), len(steps)
     )
-    given_back = (
-        run.records.preemptions.groupby(OF_PASS)["scheduled_tokens"].sum().rename("given_back")
-    )
-    parts = parts.join(given_back, on=OF_PASS).fillna({"given_back": 0})
-    filled = parts["scheduled_tokens_of_pass"] + parts["given_back"]
+    filled = (scheduled + given_back)[at]
     both = (steps["phase"] == MIXED) & (name == "prefill_first")
     return combine(
         bad_rows(
@@ -41,9 +36,9 @@ def batching_wrong(run: RunTables) -> Violations:
             parts,
             (filled < most) & (most < math.inf),
             lambda r: (
-                f"a part of its tokens is computed in a pass of {r['scheduled_tokens_of_pass']}; "
-                f"the limit is {most}"
+                f"a part of its tokens is computed in a pass of {r['of_pass']}; the limit is {most}"
             ),
+            of_pass=scheduled[at],
         ),
         bad_rows(steps, both, lambda _: f"a pass does prefill and decode, with {name}"),
     )

@@ -11,6 +11,7 @@ from kvscope.analyse.oracles.run_tables import (
     RunTables,
     bad_rows,
     combine,
+    previous,
 )
 from kvscope.analyse.oracles.waiting import without_cpu_s
 from kvscope.copies import ACTIVATIONS, copies_of
@@ -31,12 +32,12 @@ And together they must exceed it by more than the engine waited for a CPU.
 
 def copy_outside_pass(run: RunTables) -> Violations:
     """Copies run one after another within the forward part of their pass."""
-    rows = _of_passes(run)
-    begin = rows["pass_s"] + rows["schedule_s"]
+    rows, steps = _in_order(run), run.steps
+    at, end_s = run.pass_of(rows), rows["end_s"].to_numpy()
+    begin = (steps["start_s"] + steps["schedule_s"]).to_numpy()[at]
     outside = rows["start_s"] < begin - TOLERANCE_S
-    outside |= rows["end_s"] > begin + rows["forward_s"] + TOLERANCE_S
-    before = rows.groupby(OF_PASS)["end_s"].shift(fill_value=0.0)
-    overlap = rows["start_s"] < before - TOLERANCE_S
+    outside |= end_s > begin + steps["forward_s"].to_numpy()[at] + TOLERANCE_S
+    overlap = rows["start_s"] < previous(end_s, at, 0.0) - TOLERANCE_S
     return combine(
         bad_rows(rows, outside, lambda _: "the copy is outside the forward part of its pass"),
         bad_rows(rows, overlap, lambda _: "the copy overlaps the previous copy"),
@@ -50,7 +51,7 @@ def copy_time_wrong(run: RunTables) -> Violations:
     asynchronous, as on a GPU, only the bandwidth is checked: the pass times the launch, not the
     copy. Of activations, and of them alone, it is known how long they took to rebuild.
     """
-    rows = _of_passes(run)
+    rows = _in_order(run)
     seen = rows["end_s"] - rows["start_s"]
     took = rows["copy_s"] + rows["rebuild_s"].astype(float).fillna(0)
     impossible = rows["copy_s"] * FASTEST_BYTES_PER_S < rows["bytes"]
@@ -94,6 +95,8 @@ def saves_wrong(run: RunTables) -> Violations:
     They are copied from the start of their pass until that of the next but one. Where the host
     waits for them, they take no longer than the pass.
     """
+    if run.records.saved.empty:
+        return NONE
     starts = run.steps.groupby("repeat")["start_s"]
     steps = run.steps.assign(until_s=starts.shift(-2, fill_value=math.inf))
     rows = run.records.saved.merge(
@@ -111,8 +114,6 @@ def saves_wrong(run: RunTables) -> Violations:
     )
 
 
-def _of_passes(run: RunTables) -> pd.DataFrame:
-    """The copies of preempted requests in order of time, with the times of their pass."""
-    steps = run.steps[[*OF_PASS, "start_s", "schedule_s", "forward_s"]]
-    rows = run.records.moves.merge(steps.rename(columns={"start_s": "pass_s"}), on=OF_PASS)
-    return rows.sort_values([*OF_PASS, "start_s"], ignore_index=True)
+def _in_order(run: RunTables) -> pd.DataFrame:
+    """The copies of preempted requests in order of time."""
+    return run.records.moves.sort_values([*OF_PASS, "start_s"], ignore_index=True)

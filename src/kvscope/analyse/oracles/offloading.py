@@ -6,11 +6,11 @@ import numpy as np
 
 from kvscope.analyse.oracles.copies import FASTEST_BYTES_PER_S
 from kvscope.analyse.oracles.run_tables import (
-    OF_PASS,
     TOLERANCE_S,
     RunTables,
     bad_rows,
     combine,
+    previous,
 )
 from kvscope.copies import KV, OUT
 from kvscope.evidence import JOBS
@@ -60,14 +60,10 @@ def job_time_wrong(run: RunTables) -> Violations:
     fast = rows["copy_s"] * FASTEST_BYTES_PER_S < rows["bytes"]
     if run.engine.copies_awaited or not run.by_clock:
         fast |= rows["copy_s"] > took + TOLERANCE_S
-    before = rows.groupby(["repeat", "direction"])["end_s"].shift(fill_value=0.0)
-    overlap = rows["start_s"] < before - TOLERANCE_S
-    starts = run.steps[["repeat", "step", "start_s"]]
-    loads = run.loaded.merge(
-        starts.rename(columns={"step": "served_step", "start_s": "served_s"}),
-        how="left",
-        on=["repeat", "served_step"],
-    )
+    links = 2 * rows["repeat"].to_numpy() + (rows["direction"] == OUT).to_numpy()
+    overlap = rows["start_s"] < previous(rows["end_s"].to_numpy(), links, 0.0) - TOLERANCE_S
+    loads = run.loaded[run.loaded["served_step"].notna()]
+    served_s = run.steps["start_s"].to_numpy()[run.pass_of(loads, "served_step")]
     turns = run.records.jobs.sort_values(["repeat", "job"])
     gaps = turns.groupby("repeat")["job"].diff().fillna(1) != 1
     return combine(
@@ -78,7 +74,7 @@ def job_time_wrong(run: RunTables) -> Violations:
         bad_rows(rows, overlap, lambda _: "overlaps the previous job of its direction"),
         bad_rows(
             loads,
-            loads["served_s"] < loads["end_s"] - TOLERANCE_S,
+            served_s < loads["end_s"] - TOLERANCE_S,
             lambda r: f"its pass {r['served_step']:.0f} begins before it has been loaded",
         ),
     )
@@ -89,14 +85,15 @@ def _ordered_elsewhere(run: RunTables) -> Violations:
 
     What is stored after the last pass counts to that.
     """
-    steps = run.steps.assign(last=~run.steps["repeat"].duplicated(keep="last"))
+    steps, jobs = run.steps, run.records.jobs
     idle = run.count_arrived("before_s") <= run.count_ended
-    since = steps["start_s"] - steps["load_wait_s"].astype(float).fillna(0)
-    steps["since_s"] = since.where(~idle, steps["before_s"])
-    steps["until_s"] = (steps["start_s"] + steps["schedule_s"]).where(~steps["last"], math.inf)
-    jobs = run.records.jobs.merge(steps[[*OF_PASS, "since_s", "until_s"]], how="left", on=OF_PASS)
-    early = jobs["ordered_s"] < jobs["since_s"] - TOLERANCE_S
-    late = jobs["ordered_s"] > jobs["until_s"] + TOLERANCE_S
+    waited_s = steps["load_wait_s"].astype(float).fillna(0)
+    since_s = np.where(idle, steps["before_s"], steps["start_s"] - waited_s)
+    until_s = (steps["start_s"] + steps["schedule_s"]).to_numpy(copy=True)
+    until_s[[passes.stop - 1 for passes in run.passes.values()]] = math.inf
+    at = run.pass_of(jobs)
+    early = jobs["ordered_s"] < since_s[at] - TOLERANCE_S
+    late = jobs["ordered_s"] > until_s[at] + TOLERANCE_S
     return bad_rows(jobs, early | late, lambda r: f"job {r['job']:.0f} is ordered in another pass")
 
 
@@ -105,16 +102,18 @@ def load_wait_wrong(run: RunTables) -> Violations:
 
     The host may learn of that with the next pass only.
     """
-    steps = run.steps.assign(waited=run.steps["load_wait_s"].astype(float).fillna(0))
-    steps["since_s"] = steps.groupby("repeat")["start_s"].shift(fill_value=0.0)
-    steps["ended"] = 0
-    for repeat, jobs in run.records.jobs.groupby("repeat"):
-        of, ends = steps["repeat"] == repeat, np.sort(jobs["end_s"])
-        until = np.searchsorted(ends, steps.loc[of, "start_s"] + TOLERANCE_S)
-        steps.loc[of, "ended"] = until - np.searchsorted(ends, steps.loc[of, "since_s"])
-    longer = steps["start_s"] - steps["waited"] < steps["before_s"] - TOLERANCE_S
+    steps, ended = run.steps, np.zeros(len(run.steps), np.int64)
+    waited_s = steps["load_wait_s"].astype(float).fillna(0).to_numpy()
+    starts_s = steps["start_s"].to_numpy()
+    since_s = previous(starts_s, steps["repeat"].to_numpy(), 0.0)
+    for number, passes in run.passes.items():
+        ends_s = np.sort(run.repeats[number].jobs["end_s"])
+        ended[passes] = np.searchsorted(ends_s, starts_s[passes] + TOLERANCE_S)
+        ended[passes] -= np.searchsorted(ends_s, since_s[passes])
+    longer = starts_s - waited_s < steps["before_s"] - TOLERANCE_S
     return bad_rows(
         steps,
-        (steps["waited"] > 0) & (longer | (steps["ended"] == 0)),
+        (waited_s > 0) & (longer | (ended == 0)),
         lambda r: f"{r['waited']} s in which no job ended",
+        waited=waited_s,
     )

@@ -6,12 +6,7 @@ from functools import cache
 import numpy as np
 
 from kvscope.actions import RECOMPUTE
-from kvscope.analyse.oracles.run_tables import (
-    OF_PASS,
-    TOLERANCE_S,
-    RunTables,
-    bad_rows,
-)
+from kvscope.analyse.oracles.run_tables import TOLERANCE_S, RunTables, bad_rows
 from kvscope.analyse.oracles.victims import policy_of
 from kvscope.analyse.planned import experiment_of
 from kvscope.oracle import Violations
@@ -52,8 +47,8 @@ def prediction_wrong(run: RunTables) -> Violations | None:
 
 def preemption_misplaced(run: RunTables) -> Violations:
     """A request is preempted while its pass is scheduled, or before it where requests wait."""
-    columns = [*OF_PASS, "start_s", "schedule_s", "before_s"]
-    found = run.victims.merge(run.steps[columns], on=OF_PASS)
-    early = found["time_s"] < found["before_s"] - TOLERANCE_S
-    late = found["time_s"] > found["start_s"] + found["schedule_s"] + TOLERANCE_S
+    found, steps = run.victims, run.steps
+    at, time_s = run.pass_of(found), found["time_s"].to_numpy()
+    early = time_s < steps["before_s"].to_numpy()[at] - TOLERANCE_S
+    late = time_s > (steps["start_s"] + steps["schedule_s"]).to_numpy()[at] + TOLERANCE_S
     return bad_rows(found, early | late, lambda _: "preempted outside the scheduling of its pass")

@@ -1,5 +1,7 @@
 """Oracles of the workload: its requests are those of the settings, and come as it says."""
 
+import math
+
 import numpy as np
 import pandas as pd
 
@@ -68,18 +70,20 @@ def has_known_outputs(run: RunTables) -> bool:
 
 def turn_misplaced(run: RunTables) -> Violations:
     """A request that follows others comes when the last of them has finished and it has thought."""
-    workload = run.records.workload
-    follows = workload[workload["after"].notna()].explode("after")
-    ends = run.records.requests[["repeat", "request_id", "finished_s"]]
-    last = follows.merge(ends.rename(columns={"request_id": "after"}), on="after")
-    last_s = last.groupby(OF_REQUEST)["finished_s"].max().rename("last_s")
-    found = run.records.requests.join(last_s, on=OF_REQUEST)
-    think_s = found["request_id"].map(workload.set_index("request_id")["think_s"])
-    found["due_s"] = found["last_s"] + think_s
-    found = found[found["request_id"].isin(follows["request_id"])]
-    wrong = ~((found["arrival_s"] - found["due_s"]).abs() <= TOLERANCE_S)
-    words = "comes at {0:.6f} s, what it follows and its think time end at {1:.6f} s"
-    return bad_rows(found, wrong, lambda r: words.format(r["arrival_s"], r["due_s"]))
+    workload, requests = run.records.workload, run.records.requests
+    followers = workload[workload["after"].notna()]
+    columns = (followers[name] for name in ("request_id", "after", "think_s"))
+    follows = {name: (after, think_s) for name, after, think_s in zip(*columns, strict=True)}
+    columns = (requests[name] for name in (*OF_REQUEST, "finished_s"))
+    ends_s = {(repeat, name): end_s for repeat, name, end_s in zip(*columns, strict=True)}
+    found, due_s = requests[requests["request_id"].isin(follows)], []
+    for repeat, name in zip(found["repeat"], found["request_id"], strict=True):
+        after, think_s = follows[name]
+        known_s = [ends_s[repeat, one] for one in after if (repeat, one) in ends_s]
+        due_s.append(think_s + max(known_s, default=math.nan))
+    wrong = ~((found["arrival_s"] - due_s).abs() <= TOLERANCE_S)
+    words = "comes at {arrival_s:.6f} s, what it follows and its think time end at {due_s:.6f} s"
+    return bad_rows(found, wrong, lambda r: words.format_map(r), due_s=due_s)
 
 
 def known_output_differs(run: RunTables) -> Violations:
