@@ -80,19 +80,21 @@ class Moves:
     @classmethod
     def _without_copies(cls, repeat: Records) -> "Moves":
         """A row that fetches activations rebuilds the tokens of its request but those found."""
-        rows, steps = repeat.moves, _steps(repeat)
-        resumed = repeat.preemptions.query("event == 'resume'")
-        lost = rows.merge(resumed, how="left", on=["step", "request_id"])
-        tokens = lost["tokens"] - lost["hit_tokens"].astype(float).fillna(0)
-        rebuilds = (rows["kind"] == ACTIVATIONS).to_numpy()
-        saved = repeat.saved.groupby("step")["bytes"].sum().reindex(steps, fill_value=0)
+        rows, resumed = repeat.moves, repeat.preemptions[repeat.preemptions["event"] == "resume"]
+        missed = resumed["tokens"] - resumed["hit_tokens"].astype(float).fillna(0)
+        columns = resumed["step"], resumed["request_id"], missed
+        tokens = {(step, name): count for step, name, count in zip(*columns, strict=True)}
+        rebuilt = [
+            tokens.get((step, name), 0) if kind == ACTIVATIONS else 0
+            for step, name, kind in zip(rows["step"], rows["request_id"], rows["kind"], strict=True)
+        ]
         return cls(
             rows["direction"].tolist(),
             rows["bytes"].to_numpy(np.int64),
             np.zeros(len(rows), np.int64),
-            np.where(rebuilds, tokens.fillna(0), 0).astype(np.int64),
-            saved.to_numpy(np.int64),
-            np.zeros(len(steps), np.int64),
+            np.array(rebuilt, np.int64),
+            _of_passes(repeat, "bytes").astype(np.int64),
+            np.zeros(len(repeat.steps), np.int64),
         )
 
     def seconds(self, cost: OverflowCost) -> Seconds:
@@ -117,9 +119,15 @@ class Moves:
 
 
 def save_s_of(repeat: Records) -> Floats:
-    """Recorded seconds of what each pass saved, in the order of `step`; NaN where nothing was."""
-    saved = repeat.saved.groupby("step")["copy_s"].sum().reindex(_steps(repeat))
-    return saved.to_numpy(np.float64)
+    """Recorded seconds of what each pass saved, in the order of `step`; 0 where nothing was."""
+    return _of_passes(repeat, "copy_s")
+
+
+def _of_passes(repeat: Records, column: str) -> Floats:
+    """The sum of a column over what each pass saved, in the order of `step`."""
+    saved, steps = repeat.saved, _steps(repeat)
+    at = np.searchsorted(steps, saved["step"])
+    return np.bincount(at, saved[column].to_numpy(np.float64), len(steps)).astype(np.float64)
 
 
 def _steps(repeat: Records) -> Int64s:

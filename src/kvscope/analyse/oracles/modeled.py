@@ -5,6 +5,7 @@ copied. Only one thing is taken from the recorded times: in how many stretches o
 a coalesced copy ran, which no table has. Some number of them must give its seconds.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from hashlib import sha256
@@ -27,6 +28,7 @@ from kvscope.oracle import NONE, Violations
 from kvscope.plan.device import Device
 from kvscope.plan.devices.modeled import TOKEN, Modeled
 from kvscope.plan.hardware.overflow_cost import OverflowCost
+from kvscope.results import of_repeat
 from kvscope.runfile import KERNEL_EVENTS
 
 TOLERANCE_S = 50e-9
@@ -90,8 +92,8 @@ def modeled_time_wrong(run: RunTables) -> Violations:
     """
     cost = cost_of(run)
     found = [_repeats_differ(run, cost)]
-    for repeat in run.records.repeats():
-        found += ModeledRepeat(run, repeat, cost).violations()
+    for number in run.repeats:
+        found += ModeledRepeat(run, number, cost).violations()
     return combine(*found)
 
 
@@ -102,13 +104,12 @@ class ModeledRepeat:
     `moves_s`, once the link to the host is free.
     """
 
-    def __init__(self, run: RunTables, repeat: Records, cost: OverflowCost) -> None:
-        of_repeat = (run.steps["repeat"] == repeat.repeat).to_numpy()
-        self.repeat, self.cost = repeat, cost
-        self.steps = run.steps[of_repeat].reset_index(drop=True)
-        self.ended = run.count_ended[of_repeat]
-        self.rows = repeat.moves.reset_index(drop=True)
-        self.moves = Moves.recorded(repeat, cost)
+    def __init__(self, run: RunTables, number: int, cost: OverflowCost) -> None:
+        self.repeat, self.cost, self.tracing = run.repeats[number], cost, run.section("tracing")
+        passes = of_repeat(run.steps, number)
+        self.steps, self.ended = passes.reset_index(drop=True), run.count_ended[passes.index]
+        self.rows = self.repeat.moves.reset_index(drop=True)
+        self.moves = Moves.recorded(self.repeat, cost)
         self.seconds = self.moves.seconds(cost)
         self.at = np.searchsorted(self.steps["step"], self.rows["step"])
         self.each_s = self.seconds.copied_s + self.seconds.rebuilt_s
@@ -159,6 +160,8 @@ class ModeledRepeat:
         stores whose blocks it gives away.
         """
         jobs, count = self.repeat.jobs, len(self.steps)
+        if jobs.empty:
+            return np.zeros(count)
         if not self.cost.passes.is_cpu:
             awaited = jobs.groupby("awaited_step")["end_s"].max().reindex(self.steps["step"])
             ends_s = np.fmax(awaited.to_numpy(float), self.begin_s)
@@ -202,6 +205,8 @@ class ModeledRepeat:
 
     def _jobs(self) -> Violations:
         """Jobs of vLLM's offloading, each behind the one before it in its direction."""
+        if self.repeat.jobs.empty:
+            return NONE
         rows = self.repeat.jobs.sort_values("job")
         copied = zip(rows["blocks"].tolist(), rows["direction"].tolist(), strict=True)
         due_s = np.array([self.cost.offloading_s(*job) for job in copied], np.float64)
@@ -217,6 +222,8 @@ class ModeledRepeat:
     def _copies(self) -> Violations:
         """Copies one after another, of as many stretches as their blocks may lie in."""
         rows, seconds = self.rows, self.seconds
+        if rows.empty:
+            return NONE
         order = np.argsort(rows["start_s"].to_numpy(float), kind="stable")
         spent_s = pd.Series(self.each_s)[order].groupby(self.at[order]).cumsum().sort_index()
         starts_s = self.moves_s[self.at] + spent_s.to_numpy(float) - self.each_s
@@ -239,6 +246,8 @@ class ModeledRepeat:
 
     def _saves(self) -> Violations:
         saved, due_s = self.moves.saved_bytes > 0, self.seconds.saved_s
+        if not saved.any():
+            return NONE
         steps = self.steps.assign(copy_s=save_s_of(self.repeat))
         wrong = differs(steps["copy_s"], due_s)
         tokens = self.moves.saved_bytes // self.cost.model.activation_bytes_per_token
@@ -259,6 +268,8 @@ class ModeledRepeat:
     def _layers(self) -> Violations:
         """Layers of a traced pass: of equal length, the first after what is moved."""
         layers = self.repeat.layers.reset_index(drop=True)
+        if layers.empty:
+            return self._untimed()
         traced = np.unique(layers["step"])
         batch = self.repeat.batch[self.repeat.batch["step"].isin(traced)]
         rows = batch.groupby("step")[["scheduled_tokens", "context_tokens"]]
@@ -275,13 +286,16 @@ class ModeledRepeat:
 
     def _untimed(self) -> Violations:
         """Traced passes without the times of all their layers."""
-        asked, steps = self.repeat.settings.get("tracing", {}), self.steps
-        traced = steps["step"] % asked.get("step_stride", 1) == 0
+        asked, steps = self.tracing, self.steps["step"].to_numpy()
+        traced = steps % asked.get("step_stride", 1) == 0
         due = traced * (asked.get("name") != "none") * self.cost.model.layers
-        found = steps["step"].map(self.repeat.layers.groupby("step")["layer"].nunique()).fillna(0)
-        words = "{0:.0f} layers are timed, {1} traced"
-        rows = steps.assign(found=found, due=due)
-        return bad_rows(rows, found != due, lambda r: words.format(r["found"], r["due"]))
+        layers = self.repeat.layers
+        timed = Counter(step for step, _ in {*zip(layers["step"], layers["layer"], strict=True)})
+        found = np.array([timed[step] for step in steps.tolist()])
+        words = "{found} layers are timed, {due} traced"
+        return bad_rows(
+            self.steps, found != due, lambda r: words.format_map(r), found=found, due=due
+        )
 
 
 def _scheduled(steps: pd.DataFrame) -> Violations:
@@ -341,7 +355,7 @@ def modeled_batch_wrong(run: RunTables) -> Violations:
 
     A batch has the requests that have arrived when the one before has ended.
     """
-    return combine(*(_batches_differ(run, repeat) for repeat in run.records.repeats()))
+    return combine(*(_batches_differ(run, repeat) for repeat in run.repeats.values()))
 
 
 def modeled_facts_wrong(run: RunTables) -> Violations:
@@ -404,11 +418,11 @@ def differs(
     found: pd.Series, expected: pd.Series | Floats | float, tolerance_s: float = TOLERANCE_S
 ) -> Bools:
     """Where a time is missing, or is not the expected one."""
-    wrong: Bools = ~((found.astype(float) - expected).abs() <= tolerance_s).to_numpy()
+    apart_s = np.asarray(found, np.float64) - np.asarray(expected, np.float64)
+    wrong: Bools = ~(np.abs(apart_s) <= tolerance_s)
     return wrong
 
 
 def _wrong(frame: pd.DataFrame, wrong: Bools, column: str, due_s: Floats) -> Violations:
-    words = f"{column} is {{0:.9f}}, the cost model gives {{1:.9f}}"
-    found = frame.assign(found_s=frame[column], due_s=due_s)
-    return bad_rows(found, wrong, lambda r: words.format(r["found_s"], r["due_s"]))
+    words = f"{column} is {{{column}:.9f}}, the cost model gives {{due_s:.9f}}"
+    return bad_rows(frame, wrong, lambda r: words.format_map(r), due_s=due_s)
