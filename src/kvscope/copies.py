@@ -3,9 +3,10 @@
 The measured process computes this of its warm-up, `kvscope check` of the repeats.
 """
 
+import math
+from collections import defaultdict
 from collections.abc import Mapping
 
-import numpy as np
 import pandas as pd
 
 from kvscope.runschema import RunRecord
@@ -46,16 +47,13 @@ def copies_of(transfers: pd.DataFrame) -> Copies:
 
     In bytes a second of their own time; empty without copies.
     """
-    took_s = transfers["copy_s"].astype(float)
-    known = (took_s > 0) & np.isfinite(took_s)
-    rates = transfers["bytes"][known].astype(float) / took_s[known]
-    directions, kinds = transfers["direction"][known], transfers["kind"][known]
-    of_kind = {
-        name: rates[(directions == direction) & (kinds == kind)]
-        for (direction, kind), name in NAMES.items()
-    }
+    columns = (transfers[name].tolist() for name in ("direction", "kind", "bytes", "copy_s"))
+    rates = defaultdict(list)
+    for direction, kind, moved, took_s in zip(*columns, strict=True):
+        if took_s is not None and 0 < took_s < math.inf:
+            rates[direction, kind].append(moved / took_s)
     return {
-        name: {"count": len(found), "fastest_bytes_per_s": float(found.max())}
-        for name, found in of_kind.items()
-        if len(found)
+        name: {"count": len(found), "fastest_bytes_per_s": max(found)}
+        for of, name in NAMES.items()
+        if (found := rates.get(of))
     }

@@ -32,18 +32,15 @@ def shape_classes(steps: pd.DataFrame) -> pd.Series:
     p: prefilled tokens, d: decoded tokens, c: tokens in the cache, 0 where they are not known (in
     imports); as `power_class`.
     """
-    parts = [
-        name
-        + pd.Series(
-            power_class(steps[column].fillna(0).to_numpy(np.int64)), index=steps.index
-        ).astype(str)
-        for name, column in (
-            ("p", "prefill_tokens"),
-            ("d", "decode_tokens"),
-            ("c", "kv_tokens_used"),
-        )
-    ]
-    return parts[0] + "-" + parts[1] + "-" + parts[2]
+    names = [f"p{p}-d{d}-c{c}" for p, d, c in _classes(steps).tolist()]
+    return pd.Series(names, steps.index, str)
+
+
+def _classes(steps: pd.DataFrame) -> Int64s:
+    """The three numbers of the shape class of every pass, one row a pass."""
+    columns = (steps[name] for name in ("prefill_tokens", "decode_tokens", "kv_tokens_used"))
+    counts = [column.fillna(0).to_numpy(np.int64) for column in columns]
+    return power_class(np.column_stack(counts))
 
 
 def uncovered_classes(measured: pd.DataFrame, warm_up: pd.DataFrame) -> list[str]:
@@ -51,18 +48,20 @@ def uncovered_classes(measured: pd.DataFrame, warm_up: pd.DataFrame) -> list[str
     return sorted(set(shape_classes(measured)) - set(shape_classes(warm_up)))
 
 
-def comparison_keys(steps: pd.DataFrame) -> list[pd.Series]:
-    """The keys that passes are grouped by: shape class, whether it preempts or resumes."""
-    return [shape_classes(steps), steps["preempted_requests"] > 0, steps["resumed_requests"] > 0]
+def comparison_groups(steps: pd.DataFrame) -> Int64s:
+    """The number of each pass's group: by shape class, and whether it preempts or resumes."""
+    moves = (steps[name] > 0 for name in ("preempted_requests", "resumed_requests"))
+    keys = np.column_stack([_classes(steps), *moves])
+    return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
 
 
 def usual_s(steps: pd.DataFrame) -> pd.Series:
-    """The usual duration of each pass: the median of its group (`comparison_keys`), in seconds.
+    """The usual duration of each pass: the median of its `comparison_groups`, in seconds.
 
     `steps` holds the passes of all repeats: compared with its own passes only, a repeat that is
     slow throughout would look normal.
     """
-    usual: pd.Series = steps["duration_s"].groupby(comparison_keys(steps)).transform("median")
+    usual: pd.Series = steps["duration_s"].groupby(comparison_groups(steps)).transform("median")
     return usual
 
 
@@ -70,9 +69,10 @@ def find_stalls(steps: pd.DataFrame) -> Bools:
     """Whether each pass of a `steps` table of all repeats is a stall: a boolean array."""
     if steps.empty:
         return np.zeros(0, dtype=bool)
-    duration, usual, kind = steps["duration_s"], usual_s(steps), comparison_keys(steps)
-    sigma = MAD_TO_SIGMA * (duration - usual).abs().groupby(kind).transform("median")
-    large_enough = duration.groupby(kind).transform("size") >= MINIMUM_CLASS
+    duration, group = steps["duration_s"], comparison_groups(steps)
+    usual = duration.groupby(group).transform("median")
+    sigma = MAD_TO_SIGMA * (duration - usual).abs().groupby(group).transform("median")
+    large_enough = np.bincount(group)[group] >= MINIMUM_CLASS
     beyond = (duration > STALL_RATIO * usual) & (duration > usual + STALL_DEVIATIONS * sigma)
-    flags: Bools = (large_enough & beyond).to_numpy(dtype=bool)
+    flags: Bools = (beyond & large_enough).to_numpy(dtype=bool)
     return flags
