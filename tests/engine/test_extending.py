@@ -120,6 +120,7 @@ def test_the_run_keeps_all_oracles_and_names_the_package(toys: Path, warm: Warm)
     versions = json.loads((toys / "run.json").read_text())["versions"]
     assert versions["overflow"] == "toys 0.1, toy_overflow:Stash"
     assert versions["device"] == "toys 0.1, toy_device:Toy"
+    assert versions["toy_requests.parquet"] == "toys 0.1, toy_table:ADDED"
 
 
 @pytest.fixture

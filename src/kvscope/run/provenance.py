@@ -1,17 +1,19 @@
-"""The provenance of a run: versions, hardware, source commit, origins of options."""
+"""The provenance of a run: versions, hardware, source commit, origins of options and tables."""
 
 import os
 import platform
+from collections.abc import Container
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import kvscope
-from kvscope import processes
+from kvscope import plugins, processes
 from kvscope.machine import installed_vllm, load_1min, memory_bytes, processor
 from kvscope.plan import registry
 from kvscope.plan.experiment import Experiment
+from kvscope.tables.added import GROUP, added_tables
 
 PACKAGES = (
     "torch",
@@ -46,6 +48,12 @@ def option_origins(experiment: Experiment) -> dict[str, str]:
         for kind in registry.KINDS
     }
     return {kind: text for kind, text in origins.items() if text}
+
+
+def table_origins(files: Container[str]) -> dict[str, str | None]:
+    """Package, version and object of each table of another package among a run's files, by file."""
+    added = {name: one.table.file for name, one in added_tables().items()}
+    return {file: plugins.origin(GROUP, name) for name, file in added.items() if file in files}
 
 
 def _version(distribution: str) -> str | None:

@@ -33,7 +33,7 @@ from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, hold_lock
 from kvscope.run.placement import gpu_clocks, placement
 from kvscope.run.profiler import Nsys, find_nsys
 from kvscope.run.progress import PROGRESS_FILE, read_progress
-from kvscope.run.provenance import hardware, option_origins, versions
+from kvscope.run.provenance import hardware, option_origins, table_origins, versions
 from kvscope.run.requirements import require_vllm
 from kvscope.runfile import ATTEMPT, EXPERIMENT_FILE, LOG_FILE
 from kvscope.scratch import scratch_directory
@@ -217,18 +217,19 @@ def run_facts(
     # Without a session there is no time, and nobody has asked the device.
     source = session.pop("time_source", None) or experiment.device.time_source
     timings_s = session.pop("timings_s", {}) | {"total": total_s}
+    files = runfile.file_records(directory)
     return {
         "experiment_id": experiment.id,
         "status": runfile.FAILED if reason else runfile.COMPLETE,
         "reason": reason,
         "time_source": source,
         "profiler": profiling.facts(),
-        "versions": versions() | option_origins(experiment),
+        "versions": versions() | option_origins(experiment) | table_origins(files),
         "hardware": hardware() | {"gpus": gpus},
         "command": sys.argv,
         "timings_s": timings_s,
         **session,
-        "files": runfile.file_records(directory),
+        "files": files,
     }
 
 
