@@ -64,8 +64,8 @@ def load(group: str, name: str, kind: type[T]) -> T:
     except (Exception, SystemExit) as error:  # whatever a module of another package raises
         said = " ".join(f"{type(error).__name__}: {error}".split())
         raise BadInput(
-            f"{group} {name} cannot be loaded from {point.value} ({said}); fix or uninstall its "
-            "package"
+            f"{group} {name} cannot be loaded from {origin_of(point) or point.value} ({said}); "
+            "fix or uninstall its package"
         ) from error
     if not isinstance(found, kind):
         raise BadInput(

@@ -18,12 +18,17 @@ from kvscope.analyse.records import Records
 from kvscope.engine.added import AddedRecorders, RowRecorder, Seconds
 from kvscope.engine.recording import Recording
 from kvscope.errors import BadInput, KvscopeError
+from kvscope.layout import experiment_directory
+from kvscope.plan.grid import expand
+from kvscope.run import campaign, supervisor
 from kvscope.run.added import added_rows
+from kvscope.run.provenance import table_origins
 from kvscope.tables import STEPS
 from kvscope.tables.added import AddedTable, added_tables, find_table
 from kvscope.tables.column import F64, I32, INTS, TEXT, Table, derived, key, told, witnessed
 from tests.run_records import facts_of, record_of
 
+ROOT = Path(__file__).parents[2]
 NAME = "levels"
 REPEAT, STEP, LEVEL = (key(name, I32, "") for name in ("repeat", "step", "level"))
 TABLE = Table(
@@ -193,6 +198,63 @@ def test_a_file_of_it_goes_with_the_measurement_that_recorded_it(tmp_path: Path,
         for cached in CACHES:
             cached.cache_clear()
     assert runfile.read_record(run).files.keys() == {"steps.parquet"}
+
+
+def test_a_run_names_the_package_and_version_of_each_of_its_tables(install: Install):
+    install(levels=ADDED, others=replace(ADDED, table=replace(TABLE, name="others")))
+    assert table_origins({"steps.parquet", TABLE.file}) == {TABLE.file: "own 1, own_package:levels"}
+
+
+# ----------------------------------------------------------------- of a campaign that was killed
+
+
+OTHER = replace(ADDED, table=replace(TABLE, columns=(*TABLE.columns, told("share", F64, ""))))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        (NO_TABLE, r"kvscope.table levels \(own 1, own_package:levels\) has 'x' as `table`.*"),
+        (7, "kvscope.table levels is own_package:levels, which must be a .*AddedTable.*"),
+        (OTHER, f".*levels.parquet: column 'share' is missing: {OF} has changed since; install.*"),
+    ],
+)
+def test_a_campaign_ends_with_a_sentence_and_keeps_what_it_measured(
+    now: Any, words: str, tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch
+):
+    """It goes on once its package is as it was."""
+
+    class Killed(Exception):
+        def __init__(self, *_: Any) -> None:
+            raise self
+
+    monkeypatch.setattr(campaign, "Zygote", Killed)
+    monkeypatch.setattr(supervisor, "require_vllm", lambda: None)
+    overrides = ["workload=fixed", "workload.num_requests=2", "profiler=none", "repeats=3"]
+    experiment = expand(None, overrides, ROOT / "config").experiments[0].experiment
+    directory = experiment_directory(tmp_path, experiment.id)
+    attempt = directory / runfile.ATTEMPT
+
+    def measure() -> Any:
+        return campaign.measure([campaign.Wanted(experiment, directory)], print)[experiment.id]
+
+    install(levels=ADDED)
+    with pytest.raises(Killed):
+        measure()
+    tables.write(TABLE, recorded(), attempt / TABLE.file)
+    before = {path.name: path.read_bytes() for path in attempt.iterdir()}
+
+    module = sys.modules["own_package"]
+    monkeypatch.setattr(module, "levels", now)
+    added_tables.cache_clear()
+    assert re.fullmatch(f"{words}; once that is mended, run this again: .* is kept", measure())
+
+    monkeypatch.setattr(module, "levels", ADDED)
+    added_tables.cache_clear()
+    with pytest.raises(Killed):
+        measure()
+    assert {name: (attempt / name).read_bytes() for name in before} == before
 
 
 @pytest.mark.parametrize("name", ["served", "record", "directory", "repeats", NAME])

@@ -70,7 +70,7 @@ def test_a_command_stands_after_kvscopes_own(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("point", "sentence"),
     [
-        ("bad = nowhere:bad", "kvscope.command bad cannot be loaded from nowhere:bad (Module"),
+        ("bad = nowhere:bad", "command bad cannot be loaded from odd 1, nowhere:bad (ModuleNot"),
         ("bad = os:sep", "kvscope.command bad is os:sep, which must be a kvscope.commands."),
         ("plan = kvscope.commands.plan:plan", "'plan' is a command of kvscope"),
         ("greet = toy_wing:LINES", "'greet' is registered twice as kvscope.command, toy_wing:L"),

@@ -11,9 +11,11 @@ from typing import Any
 import pandas as pd
 
 from kvscope import tables
+from kvscope.errors import BadInput
 from kvscope.files import read_json, remove_temporaries
 from kvscope.runfile import KERNEL_EVENTS, SESSION_FILE
 from kvscope.tables.added import added_tables
+from kvscope.tables.added_values import words_of
 
 
 def read_session(directory: Path) -> dict[str, Any]:
@@ -40,6 +42,17 @@ def keep_whole_repeats(directory: Path, session: dict[str, Any]) -> None:
     events = directory / KERNEL_EVENTS
     if events.exists():
         os.truncate(events, session.get("kernel_events_bytes", 0))
+
+
+def require_added_tables(directory: Path) -> None:
+    """BadInput if a table of another package cannot be loaded, or read from an attempt."""
+    for added in added_tables().values():
+        path = directory / added.table.file
+        if path.exists() and (complaint := tables.check_file(added.table, path)):
+            raise BadInput(
+                f"{complaint}: {words_of(added)} has changed since; install the version that wrote "
+                "it, or uninstall its package"
+            )
 
 
 def _repeated() -> list[tables.Table]:

@@ -28,7 +28,12 @@ from kvscope.plan.fields import MAX_REPEATS
 from kvscope.plan.repeats import StoppingRule
 from kvscope.processes import exit_on_signals
 from kvscope.run import supervisor
-from kvscope.run.attempt import keep_whole_repeats, read_session, repeats_of
+from kvscope.run.attempt import (
+    keep_whole_repeats,
+    read_session,
+    repeats_of,
+    require_added_tables,
+)
 from kvscope.run.block import Block, Show, serve_rounds, widest
 from kvscope.run.engines import Zygote
 from kvscope.run.environment import measured_environment
@@ -151,7 +156,8 @@ def run(campaign: Campaign) -> None:
         try:
             _begin(campaign, one)
         except BadInput as error:
-            supervisor.refuse(one.experiment, one.directory, str(error))
+            if not _is_ours(campaign, one):
+                supervisor.refuse(one.experiment, one.directory, str(error))
             campaign.failed[i] = str(error)
     members = campaign.members
     if not members:
@@ -240,10 +246,24 @@ def _total_s(session: Mapping[str, Any]) -> float:
 
 
 def _begin(campaign: Campaign, one: Wanted) -> None:
-    """Begin an experiment's attempt, unless this campaign did; BadInput if it cannot be run."""
-    if _begun(one.member.directory).get("id") != campaign.id:
+    """Begin an experiment's attempt, unless this campaign did; BadInput if it cannot be run.
+
+    An attempt that cannot go on stays as it is.
+    """
+    if _is_ours(campaign, one):
+        try:
+            require_added_tables(one.member.directory)
+        except BadInput as error:
+            then = "once that is mended, run this again: what was measured is kept"
+            raise BadInput(f"{error}; {then}") from None
+    else:
         supervisor.begin(one.experiment, one.directory)
         _note(campaign, one.experiment.id, None)
+
+
+def _is_ours(campaign: Campaign, one: Wanted) -> bool:
+    """Whether this campaign has begun the experiment's attempt."""
+    return _begun(one.member.directory).get("id") == campaign.id
 
 
 def _campaign_id(wanted: Iterable[Wanted]) -> str:
