@@ -64,6 +64,15 @@ RUNS: dict[str, tuple[str, ...]] = {
         *("cache.blocks=7", *CHUNKED, *SWAP, FEW, "workload.prompt_to_output_ratio=4"),
         "overflow.host_blocks=20",
     ),
+    # Of a host that lacks room, and of one that keeps what its request will not come back for
+    "activations, a small pool": (
+        *(*SCARCE, *CHUNKED, "model=tiny-gqa", "model.kv_heads=4"),
+        *("overflow=activation", "overflow.host_blocks=8"),
+    ),
+    "swap, aborted": (
+        *(*SCARCE, *CHUNKED, *SWAP, "overflow.victim=first", "workload.arrival=poisson"),
+        *("workload.rate_per_s=30", "workload.timeout_s=0.6"),
+    ),
     # Of block sizes and kinds of swaps
     "swap, coalesced": (*SCARCE, *CHUNKED, *SWAP, COALESCED),
     "swap, pageable": (*SCARCE, *CHUNKED, *SWAP, PAGEABLE),
@@ -96,10 +105,15 @@ class Modeled:
 @cache
 def modeled(name: str) -> Modeled:
     """The run of this name, of one repeat; skips the test where vLLM is missing."""
-    directory = _kept() / name
+    directory = directory_of(name)
     frames = {t: tables.read(tables.TABLES[t], directory / f"{t}.parquet") for t in TABLES}
     settings = yaml.safe_load((directory / "experiment.yaml").read_text(encoding="utf-8"))
     return Modeled(settings, runfile.read_run(directory), frames)
+
+
+def directory_of(name: str) -> Path:
+    """The directory of the run of this name; skips the test where vLLM is missing."""
+    return _kept() / name
 
 
 @cache

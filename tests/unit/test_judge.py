@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,18 @@ from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.oracles.tentative import oracle_of
 from kvscope.analyse.records import Records, read_records
 from kvscope.evidence import ALL, PASSES
+from kvscope.judge.columns import blocks_of
 from kvscope.judge.compare import compare
 from kvscope.judge.evidence import NEEDS
+from kvscope.judge.host import end_of
+from kvscope.judge.requests import InPool
 from kvscope.judge.rows import COLUMNS
 from kvscope.judge.told import Prompts, told
 from kvscope.judge.twin import Twin
 from kvscope.passes import DECODE, PREFILL
 from kvscope.tables import BATCH
 
+from .modeled_runs import directory_of
 from .report_fixture import Fake, write_experiment
 
 TOLD = {
@@ -76,6 +81,26 @@ def test_a_replay_does_not_look_at_what_it_works_out(run: Records) -> None:
     rows = replayed(run)
     assert len(rows["preemptions"]) > 4
     assert replayed(scrambled(run)) == rows
+
+
+@pytest.mark.parametrize("name", ["activations, a small pool", "swap, aborted"])
+def test_a_replay_agrees_of_what_a_host_has_no_room_for_or_need_of(name: str) -> None:
+    found = read_records(directory_of(name))
+    preempted = found.preemptions.groupby("request_id")["event"].last() == "preempt"
+    assert found.preemptions["refused"].any() or preempted.any()
+    assert not differs_from_replay(RunTables(found))
+
+
+@pytest.mark.parametrize(
+    "missing", [places for count in range(5) for places in combinations(range(4), count)]
+)
+def test_a_host_copy_goes_on_up_to_the_first_block_that_it_lacks(missing: tuple[int, ...]) -> None:
+    size = 4
+    for tokens in range(1, 4 * size + 1):
+        for found in range(blocks_of(tokens, size)):
+            end = next((at for at in range(found, 4) if at in missing), 4) * size
+            kept = InPool(tokens, blocks=4 - len(missing), missing=[*missing])
+            assert end_of(kept, found * size, size) == min(tokens, end)
 
 
 def edited(run: Records, table: str, column: str, row: int, change: Any) -> Records:

@@ -416,13 +416,13 @@ class Twin:
     def _save(self, rows: list[Scheduled]) -> dict[str, int]:
         """The tokens of each request whose activations the pass writes through.
 
-        Those that go on come before those that are admitted.
+        Those that begin come before those that go on or resume, as vLLM lists the rows of a pass.
         """
         if not self.rules.activation_blocks_total:
             return {}
         found, blocks = {}, 0
         new = {row.request_id for row in rows if self.requests[row.request_id].first_s is None}
-        for row in sorted(rows, key=lambda row: row.request_id in new):
+        for row in sorted(rows, key=lambda row: row.request_id not in new):
             request = self.requests[row.request_id]
             begins_unsaved = not request.tokens and not (self.rules.always or row.saved_tokens)
             if begins_unsaved and not request.saved:
