@@ -267,10 +267,8 @@ def _jobs(repeat: int, transfers: Columns, twin: Twin) -> Iterator[Difference]:
     for step, job, direction, blocks, moved, loaded, awaited in jobs.rows(*names):
         values: list[tuple[str, Any, Any]] = [("bytes", moved, blocks * twin.rules.block_bytes)]
         if direction == OUT and twin.offloading and job in twin.offloading.stores:
-            may, must = twin.offloading.awaited(job)
-            early = awaited in may and (must is None or awaited < must)
             values.append(("loaded_blocks", loaded, twin.offloading.stores[job].loaded_blocks))
-            values.append(("awaited_step", awaited, awaited if early else must))
+            values.append(("awaited_step", awaited, twin.offloading.awaited(job, awaited)))
         for column, found, due in values:
             if not _same(found, due):
                 words = f"transfers.{column} is {found}, the replay gives {_shown(due)}"

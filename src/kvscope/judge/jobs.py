@@ -119,7 +119,10 @@ class Offloading:
                 store.given_away.append(step)
 
     def end_pass(self, step: int) -> None:
-        """Note whose blocks have been given away; forget the stores that have ended before."""
+        """Note whose blocks have been given away; forget the stores that have ended before.
+
+        vLLM learns of an end with the output of a pass, or with an empty schedule after it.
+        """
         for store in self._under_way:
             if store.request.id in self._last_blocks and not store.blocks.isdisjoint(self._given):
                 store.given_away.append(step)
@@ -127,16 +130,18 @@ class Offloading:
         start_s = self._told.starts_s[step]
         self._under_way = [store for store in self._under_way if store.end_s >= start_s]
 
-    def awaited(self, job: int) -> tuple[list[int], int | None]:
-        """The passes that may have waited for a store, and the first that must have.
+    def awaited(self, job: int, stated: int | None) -> int | None:
+        """The pass that waited for a store: the first that gave its blocks away while it went on.
 
-        No pass must where it is not known which blocks the store has. vLLM learns of its end with
-        the output of a pass, or with an empty schedule after it.
+        Where none must have, the one that is stated if it may have, else None: a store that ended
+        since the pass before may be waited for, and so may one whose blocks are not known.
         """
-        store, starts_s = self.stores[job], self._told.starts_s
-        may = [at for at in store.given_away if store.end_s >= starts_s[max(0, at - 1)]]
-        must = (at for at in may if store.sure and store.end_s > starts_s[at] + TOLERANCE_S)
-        return may, next(must, None)
+        store, given_away = self.stores[job], self.stores[job].given_away
+        if given_away and store.sure:
+            begins_s = self._told.starts_s[given_away[0]]
+            if store.end_s > begins_s + TOLERANCE_S:
+                return given_away[0]
+        return stated if stated in given_away else None
 
     # ------------------------------------------------------------------ which stores are due
 
