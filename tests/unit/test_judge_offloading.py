@@ -9,6 +9,7 @@ import pytest
 from kvscope.copies import IN, OUT
 from kvscope.judge.jobs import Offloading
 from kvscope.judge.memory import Blocks
+from kvscope.judge.pool import Block
 from kvscope.judge.requests import Request
 from kvscope.judge.rules import Group, Rules
 from kvscope.judge.told import Job, Prompts
@@ -19,8 +20,19 @@ STARTS_S = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
 STORE = 7
 
 
+def of_request(stores: dict[int, list[Job]], host_blocks: int) -> tuple[Request, Offloading]:
+    """A request with three blocks, and a replay of these stores, by pass."""
+    (kind, *_) = OF_ALL_TOKENS
+    rules = Rules(SIZE, 20, [Group(kind, SIZE)], host_blocks_total=host_blocks)
+    blocks = Blocks(rules, Prompts(pd.DataFrame({"request_id": ["a"]}), SIZE))
+    request = Request("a", prompt=3 * SIZE, due=1, arrival_s=0.0, order=0)
+    blocks.grow(request, 3 * SIZE, 0)
+    told: Any = SimpleNamespace(starts_s=STARTS_S, stores=stores)
+    return request, Offloading(rules, told, blocks)
+
+
 class Played:
-    """A request, whose two blocks are stored in pass 0, in six passes of a second each.
+    """A request, whose first two blocks are stored in pass 0, in six passes of a second each.
 
     It ends with a pass, or a pass preempts it, or one gives a block of it or of nobody to another.
     """
@@ -34,15 +46,8 @@ class Played:
         gives_free: int | None = None,
         host_blocks: int = 100,
     ) -> None:
-        (kind, *_) = OF_ALL_TOKENS
-        rules = Rules(SIZE, 20, [Group(kind, SIZE)], host_blocks_total=host_blocks)
-        told: Any = SimpleNamespace(starts_s=STARTS_S, stores={0: [job(OUT, STORED, 0, end_s)]})
-        blocks = Blocks(rules, Prompts(pd.DataFrame({"request_id": ["a"]}), SIZE))
-        self.request = Request("a", prompt=STORED * SIZE, due=1, arrival_s=0.0, order=0)
-        other = Request("b", prompt=SIZE, due=1, arrival_s=0.0, order=1)
-        blocks.grow(self.request, STORED * SIZE, 0)
-        blocks.grow(other, SIZE, 0)
-        self.jobs = Offloading(rules, told, blocks)
+        stores = {0: [job(OUT, STORED, 0, end_s)]}
+        self.request, self.jobs = of_request(stores, host_blocks)
         self.jobs.give(self.request.blocks)
         self.jobs.offer(self.request, STORED * SIZE)
         for step in range(len(STARTS_S)):
@@ -51,11 +56,12 @@ class Played:
             if step == gives:
                 self.jobs.give(self.request.blocks[:1])
             if step == gives_free:
-                self.jobs.give(other.blocks)
+                self.jobs.give([Block(19)])
             assert [*self.jobs.store(step)] == []
             self.jobs.end_pass(step)
             if step == ends:
-                self.jobs.end(self.request, aborted=False)
+                self.request.tokens = STORED * SIZE
+                self.jobs.end(self.request, aborted=True)
 
 
 def job(direction: str, blocks: int, first: int, end_s: float = 0.0) -> Job:
@@ -121,3 +127,53 @@ def test_blocks_of_a_store_that_a_load_takes_are_counted(blocks: int) -> None:
         [*played.jobs.load(played.request, job(IN, blocks, 0))]
         loaded = min(blocks, STORED)
         assert played.jobs.stores[STORE].loaded_blocks == (loaded, loaded)
+
+
+# ------------------------------------------------------------------------ which stores are due
+
+
+@pytest.mark.parametrize("host_blocks", [1, 2, 3])
+@pytest.mark.parametrize("filled", [0, 1, 2, 3])
+@pytest.mark.parametrize("store", [None, (0, 1), (0, 2), (0, 3), (1, 1), (1, 2)])
+def test_what_a_pass_fills_is_stored(
+    store: tuple[int, int] | None, filled: int, host_blocks: int
+) -> None:
+    """All of it where the host has room; else as much as vLLM likes, of what is filled."""
+    stores = [job(OUT, store[1], store[0])] if store else []
+    request, jobs = of_request({1: stores}, host_blocks)
+    jobs.offer(request, filled * SIZE + SIZE - 1)
+    assert bool([*jobs.store(1)]) == (
+        store != (0, filled) and not (store is None and not filled)
+        if filled <= host_blocks
+        else store is not None and sum(store) > filled
+    )
+
+
+@pytest.mark.parametrize("step", [1, 4])
+@pytest.mark.parametrize("store", [None, (0, 1), (2, 1), (1, 2)])
+def test_what_was_stored_is_not_due_again(step: int, store: tuple[int, int] | None) -> None:
+    stores = {0: [job(OUT, 2, 0)], step: [job(OUT, store[1], store[0])] if store else []}
+    request, jobs = of_request(stores, host_blocks=100)
+    for at in range(step + 1):
+        jobs.offer(request, (3 if at == step else 2) * SIZE)
+        assert bool([*jobs.store(at)]) == (at == step and store != (2, 1))
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("aborted", [False, True])
+@pytest.mark.parametrize("blocks", [0, 1, 2, 3])
+def test_what_a_request_has_filled_by_its_end_is_stored_with_the_next_pass(
+    blocks: int, aborted: bool, last: bool
+) -> None:
+    """After the last pass, with that. One that was aborted has filled what was computed of it."""
+    ends = len(STARTS_S) - 1 if last else 2
+    stores = {ends if last else ends + 1: [job(OUT, blocks, 0)] if blocks else []}
+    request, jobs = of_request(stores, host_blocks=100)
+    request.tokens = 2 * SIZE
+    words: list[str] = []
+    for step in range(len(STARTS_S)):
+        words += jobs.store(step)
+        if step == ends:
+            jobs.end(request, aborted)
+    words += jobs.store_rest()
+    assert bool(words) == (blocks != (2 if aborted else 3))
