@@ -121,6 +121,16 @@ def test_a_difference_names_the_column_both_values_and_the_place(run: Records) -
     )
 
 
+@pytest.mark.parametrize(
+    ("table", "column", "more"), [("steps", "waiting_requests", 1), ("requests", "arrival_s", 1e-3)]
+)
+def test_no_more_wait_than_have_come_and_none_comes_later_than_is_due(
+    run: Records, table: str, column: str, more: float
+) -> None:
+    found = comparison_of(RunTables(edited(run, table, column, 9, lambda value: value + more)))
+    assert f"{table}.{column}" in found.columns
+
+
 def test_the_earliest_pass_comes_first_and_three_columns_are_named(run: Records) -> None:
     rows = run.batch
     late = edited(run, "steps", "phase", int(run.steps.index[-1]), lambda _: "other")
