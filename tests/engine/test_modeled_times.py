@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvscope.engine.devices.modeled.clock import VirtualClock
 from kvscope.engine.devices.platform import platform_of
+from kvscope.engine.devices.virtual.clock import VirtualClock
 from kvscope.engine.marks import Marks
 from kvscope.engine.recording import Recording
 from kvscope.plan.grid import expand
@@ -193,14 +193,14 @@ def swapped_behind_saves(way: str) -> tuple[int, int]:
 
     The link takes 5 ms for what was saved, the copy 1 ms.
     """
-    from kvscope.engine.devices.modeled.executor import ModeledExecutor
+    from kvscope.engine.devices.virtual.executor import VirtualExecutor
     from kvscope.engine.overflow.connector import SwapOrders
 
     cost = SimpleNamespace(copy_s=lambda host, way: (1e-3, 1e-4), block_bytes=KV_BYTES)
     executor = SimpleNamespace(clock=VirtualClock(), cost=cost, _link_free_ns=5_000_000)
     orders = SwapOrders()
     getattr(orders, way).append(("request", (3,), (8,)))
-    copied: Any = ModeledExecutor._copied
+    copied: Any = VirtualExecutor._copied
     (found,) = copied(executor, orders)
     return found.start_ns, executor.clock.now_ns()
 

@@ -76,8 +76,17 @@ STRIDES = {"tracing.step_stride": "2", "tracing.layer_stride": "2", "tracing.hea
 RULE = f"{CUT} {SWAP} repeats={{min:2,until:0.05,budget_s:100}}"
 RESERVE = "engine.scheduler_reserve_full_isl"
 
+ON_DRY = f"device=dry {CUT} {SWAP}"
+OF_DRY = {"device.pass_s": "0.02", "device.copy_s": "0.02", **OF_POOLS, **OF_COPIES}
+OF_HARDWARE = ("device.hardware", "device.constants", "device.kernels", "engine.attention")
+
 WALKED = (
     *(Walk(key, second, USUAL) for key, second in EVERYWHERE.items()),
+    *(
+        Walk(key, second, (ON_DRY,))
+        for key, second in (EVERYWHERE | OF_DRY | {"cache.block_size": "16"}).items()
+        if key not in OF_HARDWARE
+    ),
     *(
         Walk(key, second, (f"{CUT} overflow={name}",))
         for name, keys in OVERFLOWS.items()

@@ -105,7 +105,7 @@ def test_a_plan_says_what_a_varied_key_does_not_change() -> None:
     ]
     (note,) = notes("cache.layout=by_layer,by_block", "overflow=recompute,swap")
     assert note.startswith(
-        "cache.layout changes no result in 2 of 4 experiments, on device=modeled"
+        "cache.layout changes no result in 2 of 4 experiments, with overflow=recompute"
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kvscope.plan.devices.dry import Dry
 from kvscope.quantities import plural
 from kvscope.time_sources import MODELED
 
@@ -34,8 +35,9 @@ def _modeled(experiment: "Experiment") -> bool:
 
 
 def _on_vllm(experiment: "Experiment") -> bool:
-    """Modeled, with vLLM's own scheduler and all weights on the device."""
-    return experiment.device.name == "modeled"
+    """A device where vLLM's scheduler is all that works."""
+    device = experiment.device
+    return not device.allocates and "vllm" in device.attentions
 
 
 def _cut(experiment: "Experiment") -> bool:
@@ -49,7 +51,11 @@ def _untraced(experiment: "Experiment") -> bool:
 
 
 def _moves_nothing(experiment: "Experiment") -> bool:
-    return _on_vllm(experiment) and experiment.overflow.name == "recompute"
+    return _on_vllm(experiment) and not _dry(experiment) and experiment.overflow.name == "recompute"
+
+
+def _dry(experiment: "Experiment") -> bool:
+    return isinstance(experiment.device, Dry)
 
 
 NOT_COMPUTED = "on a modeled device, which computes nothing of the model"
@@ -59,9 +65,14 @@ OF_COPIES = tuple(
     for memory in ("pinned", "pageable")
     for what in ("copy_s", "out_bytes_per_s", "in_bytes_per_s")
 )
+OF_PRICES = ("model.intermediate_size", "cache.layout", "overflow.host_memory", "overflow.copies")
 IDLE = (
+    *(
+        Idle(key, "on device=dry, where every pass and every block take the same time", _dry)
+        for key in OF_PRICES
+    ),
     Idle("device.threads", NOT_COMPUTED, _on_vllm),
-    Idle("tracing.buffer_events", "on device=modeled, which traces without a buffer", _on_vllm),
+    Idle("tracing.buffer_events", "on a modeled device, which traces without a buffer", _on_vllm),
     Idle("model.rope_theta", NOT_COMPUTED, _on_vllm),
     Idle("model.rope_scaling", NOT_COMPUTED, _on_vllm),
     Idle("model.max_position_embeddings", NOT_COMPUTED, _on_vllm),
@@ -70,24 +81,24 @@ IDLE = (
     Idle("repeats.budget_s", VIRTUAL, _modeled),
     Idle("exclusive", "on a modeled device, which other programs do not slow down", _modeled),
     Idle(
-        "engine.attention", "on device=modeled with tracing=none: the cost is the same", _untraced
+        "engine.attention", "on a modeled device with tracing=none: the cost is the same", _untraced
     ),
     Idle(
         "cache.layout",
-        "on device=modeled with overflow=recompute, which copies nothing",
+        "with overflow=recompute on a modeled device, which copies nothing",
         _moves_nothing,
     ),
     *(
         Idle(
             f"device.constants.{name}",
-            "on device=modeled with overflow=recompute, which copies nothing",
+            "with overflow=recompute on a modeled device, which copies nothing",
             _moves_nothing,
         )
         for name in OF_COPIES
     ),
     Idle(
         "engine.max_num_batched_tokens",
-        "on device=modeled with batching=chunked, whose passes end at batching.chunk_tokens",
+        "with batching=chunked on a modeled device, whose passes end at batching.chunk_tokens",
         _cut,
     ),
 )

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from kvscope.engine.devices.modeled.clock import VirtualClock
-from kvscope.plan.devices.modeled import TOKEN
+from kvscope.engine.devices.virtual.clock import VirtualClock
+from kvscope.plan.device import TOKEN
 from kvscope.plan.models import Model
 from kvscope.plan.parts import Conditions
 from kvscope_offload.cost import CostModel

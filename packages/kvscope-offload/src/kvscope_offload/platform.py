@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvscope.engine.devices.modeled.clock import VirtualClock
 from kvscope.engine.devices.platform import Platform
+from kvscope.engine.devices.virtual.clock import VirtualClock
 from kvscope.errors import BadInput
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.workload import BY_PASS

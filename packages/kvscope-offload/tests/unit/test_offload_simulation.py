@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kvscope_offload.generation
-from kvscope.engine.devices.modeled.clock import VirtualClock
+from kvscope.engine.devices.virtual.clock import VirtualClock
 from kvscope.errors import BadInput
 from kvscope.plan.models import Model
 from kvscope_offload.amounts import loaded_bytes

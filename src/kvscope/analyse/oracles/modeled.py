@@ -8,7 +8,6 @@ a coalesced copy ran, which no table has. Some number of them must give its seco
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
-from hashlib import sha256
 
 import numpy as np
 import pandas as pd
@@ -19,6 +18,12 @@ from kvscope.analyse.moves import Moves, save_s_of
 from kvscope.analyse.oracles.clocks import repeats_of
 from kvscope.analyse.oracles.facts import device_class
 from kvscope.analyse.oracles.run_tables import NANOSECONDS, RunTables, bad_rows, combine
+from kvscope.analyse.oracles.virtual import (
+    TOLERANCE_S,
+    differs,
+    takes_no_scheduling,
+    wrong_time,
+)
 from kvscope.analyse.planned import experiment_of
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Bools, Floats, Ints
@@ -26,13 +31,10 @@ from kvscope.collect.kv.flushes import read_flushes
 from kvscope.events import ATTENTION, WRITE
 from kvscope.oracle import NONE, Violations
 from kvscope.plan.device import Device
-from kvscope.plan.devices.modeled import TOKEN, Modeled
+from kvscope.plan.devices.modeled import Modeled
 from kvscope.plan.hardware.overflow_cost import OverflowCost
 from kvscope.results import of_repeat
 from kvscope.runfile import KERNEL_EVENTS
-
-TOLERANCE_S = 50e-9
-"""Every wait ends on a whole nanosecond, and the times of a pass are sums of some."""
 
 
 def is_modeled(run: RunTables) -> bool:
@@ -151,7 +153,7 @@ class ModeledRepeat:
         if self.cost.memory == "pageable":
             due_s = due_s + self.seconds.saved_s
         wrong = differs(self.steps["forward_s"], due_s) | differs(self.steps["duration_s"], due_s)
-        return _wrong(self.steps, wrong, "duration_s", due_s)
+        return wrong_time(self.steps, wrong, "duration_s", due_s)
 
     def _offloaded_s(self) -> Floats:
         """By which each pass is longer for jobs of vLLM's offloading.
@@ -189,7 +191,7 @@ class ModeledRepeat:
         wrong = differs(self.steps["start_s"], due_s)
         for place in np.flatnonzero(waited_s > 0):
             wrong[place] |= not self._after_job(due_s[place], waited_s[place])
-        return _wrong(self.steps, wrong, "start_s", due_s)
+        return wrong_time(self.steps, wrong, "start_s", due_s)
 
     def _after_job(self, start_s: float, waited_s: float) -> bool:
         """Whether a pass begins a whole number of the host's turns after a job has ended.
@@ -212,7 +214,7 @@ class ModeledRepeat:
         due_s = np.array([self.cost.offloading_s(*job) for job in copied], np.float64)
         wrong = differs(rows["copy_s"], due_s)
         wrong |= differs(rows["end_s"] - rows["start_s"], due_s)
-        return _wrong(rows.reset_index(drop=True), wrong, "copy_s", due_s)
+        return wrong_time(rows.reset_index(drop=True), wrong, "copy_s", due_s)
 
     @property
     def between_s(self) -> float:
@@ -232,7 +234,7 @@ class ModeledRepeat:
         wrong |= differs(rows["start_s"], starts_s)
         wrong |= differs(rows["end_s"], starts_s + seconds.issued_s)
         wrong |= self._stretches_impossible()
-        return _wrong(rows, wrong, "copy_s", seconds.copied_s)
+        return wrong_time(rows, wrong, "copy_s", seconds.copied_s)
 
     def _stretches_impossible(self) -> Bools:
         """Where no number of copies of a row's blocks takes the recorded seconds."""
@@ -252,7 +254,7 @@ class ModeledRepeat:
         wrong = differs(steps["copy_s"], due_s)
         tokens = self.moves.saved_bytes // self.cost.model.activation_bytes_per_token
         wrong |= self.moves.save_copies > tokens
-        return _wrong(steps, wrong & saved, "copy_s", due_s)
+        return wrong_time(steps, wrong & saved, "copy_s", due_s)
 
     def _scheduling(self) -> Violations:
         """Scheduling takes no time: requests are preempted as their pass begins."""
@@ -263,7 +265,7 @@ class ModeledRepeat:
         late = differs(rows["time_s"], begins_s) & differs(rows["time_s"], begins_s - waited_s)
         meanwhile = (rows["time_s"] < begins_s) & (rows["time_s"] > begins_s - waited_s)
         late &= ~(meanwhile & (rows["event"] == "preempt")).to_numpy()
-        return combine(_scheduled(self.steps), _wrong(rows, late, "time_s", begins_s))
+        return combine(takes_no_scheduling(self.steps), wrong_time(rows, late, "time_s", begins_s))
 
     def _layers(self) -> Violations:
         """Layers of a traced pass: of equal length, the first after what is moved."""
@@ -282,7 +284,7 @@ class ModeledRepeat:
         begin_s = (self.moves_s + self.moved_s)[np.searchsorted(self.steps["step"], layers["step"])]
         wrong = differs(layers["start_s"], begin_s + layers["layer"] * each_s)
         wrong |= differs(layers["duration_s"], each_s)
-        return combine(_wrong(layers, wrong, "duration_s", each_s), self._untimed())
+        return combine(wrong_time(layers, wrong, "duration_s", each_s), self._untimed())
 
     def _untimed(self) -> Violations:
         """Traced passes without the times of all their layers."""
@@ -296,15 +298,6 @@ class ModeledRepeat:
         return bad_rows(
             self.steps, found != due, lambda r: words.format_map(r), found=found, due=due
         )
-
-
-def _scheduled(steps: pd.DataFrame) -> Violations:
-    """Passes of which a part is not the forward pass."""
-    return bad_rows(
-        steps,
-        differs(steps["schedule_s"], 0.0) | differs(steps["forward_s"], steps["duration_s"]),
-        lambda r: f"schedule_s is {r['schedule_s']:.9f}, a virtual clock stands still",
-    )
 
 
 def _repeats_differ(run: RunTables, cost: OverflowCost) -> Violations:
@@ -324,24 +317,9 @@ def _repeats_differ(run: RunTables, cost: OverflowCost) -> Violations:
     late = (clock.index == 0) & (clock["start_ns"] != 0)
     late &= not run.records.settings.get("warmup")
     return combine(
-        _wrong(clock, wrong, "duration_s", due_s),
+        wrong_time(clock, wrong, "duration_s", due_s),
         bad_rows(clock, late, lambda r: f"begins at {r['start_ns']:.0f} ns, though nothing ran"),
     )
-
-
-def modeled_output_wrong(run: RunTables) -> Violations:
-    """A modeled request has one and the same token as often as it sampled one.
-
-    But for one whose tokens the workload has, which `conversations` judges.
-    """
-    workload = run.records.workload
-    known = workload.loc[workload["output_token_ids"].notna(), "request_id"]
-    rows = run.records.requests[~run.records.requests["request_id"].isin(known)]
-    due = [
-        sha256(np.full(count, TOKEN, "<i4").tobytes()).hexdigest()
-        for count in rows["output_tokens"].tolist()
-    ]
-    return bad_rows(rows, rows["output_sha256"] != due, lambda _: "not the tokens of a model")
 
 
 def predicts_batches(run: RunTables) -> bool:
@@ -401,8 +379,8 @@ def _batches_differ(run: RunTables, repeat: Records) -> Violations:
     late = abs(begun_s - begin_s) > tolerance_s * (1 + served)
     words = f"repeat {repeat.repeat} begins at {begun_s:.9f} s, its device gives {begin_s:.9f}"
     return combine(
-        _wrong(steps, wrong, "duration_s", took_s),
-        _scheduled(steps),
+        wrong_time(steps, wrong, "duration_s", took_s),
+        takes_no_scheduling(steps),
         Violations(1, words) if late else NONE,
     )
 
@@ -412,17 +390,3 @@ def _begun_s(run: RunTables, repeat: Records) -> float:
     clock = run.record.clock.repeats
     begun_ns = next(one.start_ns for one in clock if one.repeat == repeat.repeat)
     return begun_ns * NANOSECONDS
-
-
-def differs(
-    found: pd.Series, expected: pd.Series | Floats | float, tolerance_s: float = TOLERANCE_S
-) -> Bools:
-    """Where a time is missing, or is not the expected one."""
-    apart_s = np.asarray(found, np.float64) - np.asarray(expected, np.float64)
-    wrong: Bools = ~(np.abs(apart_s) <= tolerance_s)
-    return wrong
-
-
-def _wrong(frame: pd.DataFrame, wrong: Bools, column: str, due_s: Floats) -> Violations:
-    words = f"{column} is {{{column}:.9f}}, the cost model gives {{due_s:.9f}}"
-    return bad_rows(frame, wrong, lambda r: words.format_map(r), due_s=due_s)

@@ -23,6 +23,7 @@ from kvscope.analyse.oracles import (
     times,
     values,
     victims,
+    virtual,
     workload,
 )
 from kvscope.analyse.oracles.run_tables import RunTables
@@ -88,10 +89,8 @@ _MODELED_EVENTS = _seen(
 )
 _BATCHES = _seen("a device that models whole batches", also=modeled.predicts_batches)
 _MODELED = _seen("device modeled", also=modeled.is_modeled)
-_MODELED_TOKENS = _seen(
-    "tokens of a modeled device",
-    also=lambda run: modeled.is_modeled(run) or modeled.predicts_batches(run),
-)
+_MODELED_TOKENS = _seen("tokens of a modeled device", also=virtual.computes_nothing)
+_DRY = _seen("device dry", also=virtual.is_dry)
 _LAYERS = _seen(
     "times of the layers",
     also=lambda run: bool(run.engine.layers) and run.engine.computes and run.engine.times_layers,
@@ -180,9 +179,10 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(times.stalled_wrong, _STALLS),
     Oracle(times.layers_outside_pass, _LAYERS),
     Oracle(times.given_up_wrong, _ABORTED),
+    Oracle(virtual.dry_time_wrong, _DRY),
     Oracle(modeled.modeled_time_wrong, _MODELED),
     Oracle(modeled.modeled_kernel_wrong, _MODELED_EVENTS),
-    Oracle(modeled.modeled_output_wrong, _MODELED_TOKENS),
+    Oracle(virtual.modeled_output_wrong, _MODELED_TOKENS),
     Oracle(modeled.modeled_batch_wrong, _BATCHES),
     Oracle(modeled.modeled_facts_wrong, _BATCHES),
     Oracle(profiled.ranges_differ, _PROFILED),

@@ -16,9 +16,6 @@ from kvscope.plan.parts import Conditions
 from kvscope.runschema import first_fault
 from kvscope.time_sources import MODELED
 
-TOKEN = 7
-"""The token that every modeled request samples: nothing of the model is computed."""
-
 ONLY_STATED = {
     "link_bytes_per_s": "pinned_out_bytes_per_s and pinned_in_bytes_per_s",
     "peak_flops_per_s": "gemm_flops_per_s",

@@ -1,4 +1,4 @@
-"""What an experiment's passes and copies cost, as the executor needs it."""
+"""What an experiment's passes and copies cost on modeled hardware (`virtual.costs.Costs`)."""
 
 from collections.abc import Iterable, Sequence
 
@@ -19,7 +19,6 @@ class Cost:
         self._overflow = device.cost(self.hardware, experiment)
         self._passes = self._overflow.passes
         self.pageable = self._overflow.memory == "pageable"
-        self.by_config = experiment.model.family == "hf"
         self.block_size = self._overflow.block_size
         self.block_bytes = self._overflow.block_bytes
         self.activation_block_bytes = self._overflow.activation_block_bytes
@@ -27,6 +26,11 @@ class Cost:
     def pass_s(self, rows: Iterable[tuple[int, int]]) -> float:
         """Seconds of a pass of requests, each with its tokens and those in the cache before."""
         return self._passes.rows_s(rows)
+
+    @property
+    def between_passes_s(self) -> float:
+        """The host's time between two passes."""
+        return self.hardware.between_passes_s
 
     def layer_cost(self, rows: Iterable[tuple[int, int]]) -> LayerCost:
         """Of each layer of the same pass."""

@@ -1,12 +1,10 @@
-"""`modeled`: costs on a virtual clock instead of a worker."""
+"""`modeled`: the costs of some hardware, and KV events as its kernels would record them."""
 
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kvscope.engine.devices.modeled.clock import VirtualClock
-from kvscope.engine.devices.platform import Platform
-from kvscope.plan.experiment import Experiment
+from kvscope.engine.devices.virtual.platform import VirtualPlatform
 
 if TYPE_CHECKING:
     from kvscope.engine.devices.modeled.cost import Cost
@@ -15,58 +13,27 @@ if TYPE_CHECKING:
     from kvscope.engine.scheduler import PolicyScheduler
 
 
-class ModeledPlatform(Platform):
-    """Nothing of the model is allocated or computed."""
+class ModeledPlatform(VirtualPlatform):
+    """vLLM on modeled hardware."""
 
-    def __init__(self, experiment: Experiment) -> None:
-        super().__init__(experiment)
-        self.clock: VirtualClock = VirtualClock()
-        self._tracer: ModeledTracer | None = None
+    listener: "ModeledTracer | None" = None
 
     @cached_property
-    def cost(self) -> "Cost":
+    def costs(self) -> "Cost":
         """What passes and copies cost."""
         from kvscope.engine.devices.modeled.cost import Cost
 
         return Cost(self.experiment)
 
-    def engine_arguments(self) -> dict[str, Any]:
-        """The executor in the place of a worker."""
-        from kvscope.engine.devices.modeled.executor import executor_class
-
-        executor = executor_class(self.clock, self.cost, self._tracer)
-        return {"distributed_executor_backend": executor}
-
     def tracer(self, directory: Path) -> "ModeledTracer":
         """Events are made when they are read: nothing is stored meanwhile."""
         from kvscope.engine.devices.modeled.tracer import ModeledTracer
 
-        self._tracer = ModeledTracer(self.experiment, self.clock, self.cost)
-        return self._tracer
+        self.listener = ModeledTracer(self.experiment, self.clock, self.costs)
+        return self.listener
 
     def observe(self, scheduler: "PolicyScheduler", recorder: "RunRecorder") -> None:
-        """Spare its time; layers have times of their own where they are traced."""
-        from kvscope.engine.devices.modeled.allocation import skip_needless_checks
-
-        if self.experiment.model.keeps_all:  # windows free blocks as they move on
-            skip_needless_checks(scheduler)
-        if self._tracer is not None:
-            self._tracer.layer_times = lambda: recorder.recording.layers
-
-    def host_pool(self) -> dict[str, Any]:
-        """As configured: nothing is allocated."""
-        experiment = self.experiment
-        if not experiment.host_blocks:
-            return super().host_pool()
-        return {
-            "host_memory": getattr(experiment.overflow, "host_memory", None),
-            "pieces_per_block": experiment.cache.pieces(experiment.model.layers_apart),
-        }
-
-    def after_pass(self) -> None:
-        """vLLM's loop around its passes takes time, too."""
-        self.clock.wait(self.cost.hardware.between_passes_s)
-
-    def shut_down(self, llm: Any) -> None:
-        """No worker means no distributed state, whose clean-up would look at every object."""
-        llm.llm_engine.engine_core.engine_core.scheduler.shutdown()
+        """Layers have times of their own where they are traced."""
+        super().observe(scheduler, recorder)
+        if self.listener is not None:
+            self.listener.layer_times = lambda: recorder.recording.layers

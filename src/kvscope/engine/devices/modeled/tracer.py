@@ -11,8 +11,8 @@ from kvscope.engine.attention.clock import ClockSample, TickClock
 from kvscope.engine.attention.flush import Launch
 from kvscope.engine.attention.tracer import TracedPass, Tracer
 from kvscope.engine.devices.modeled.accesses import TILE_TOKENS, Accesses, Row, reads, writes
-from kvscope.engine.devices.modeled.clock import VirtualClock
 from kvscope.engine.devices.modeled.cost import Cost
+from kvscope.engine.devices.virtual.clock import VirtualClock
 from kvscope.events import ATTENTION, VIRTUAL_CLOCK, WRITE
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.hardware.cost import LayerCost

@@ -4,11 +4,11 @@ Scheduler, KV-cache manager and the connector's scheduler half are the real ones
 answered with the tokens of the workload, or all with the same one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from vllm.utils.torch_utils import kv_cache_dtype_str_to_dtype
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -16,40 +16,48 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheSpec
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
 from kvscope.copies import ACTIVATIONS, IN, KV, OUT, VIRTUAL_CLOCK
-from kvscope.engine.devices.modeled.clock import VirtualClock
-from kvscope.engine.devices.modeled.cost import Cost
-from kvscope.engine.devices.modeled.offloading import ModeledOffloading
+from kvscope.engine.devices.virtual.clock import VirtualClock
+from kvscope.engine.devices.virtual.costs import Costs
+from kvscope.engine.devices.virtual.offloading import VirtualOffloading
 from kvscope.engine.kv_planning import WithoutWorker, build_without_storage, kept_by_layers
 from kvscope.engine.outputs import known_outputs
 from kvscope.engine.overflow.connector import SwapOrders, SwapReport
 from kvscope.engine.overflow.native_connector import NativeOrders
 from kvscope.engine.recording import Transfer
 from kvscope.engine.scheduled import contexts
-from kvscope.plan.devices.modeled import TOKEN
-
-if TYPE_CHECKING:
-    from kvscope.engine.devices.modeled.tracer import ModeledTracer
+from kvscope.plan.device import TOKEN
 
 PLENTY_BYTES = 1 << 60  # the experiment says how many blocks there are
 
 
-class ModeledExecutor(WithoutWorker):
-    """Of one engine; a subclass (`executor_class`) has its clock, cost, and tracer if any."""
+class PassListener(Protocol):
+    """Is told of each pass before its time goes by."""
+
+    def note(self, scheduled: SchedulerOutput, contexts: Mapping[str, int], start_ns: int) -> None:
+        """Note a pass that begins at `start_ns`; `contexts` has tokens in the cache."""
+
+
+class VirtualExecutor(WithoutWorker):
+    """Of one engine; a subclass (`executor_class`) has its clock, costs, and listener if any.
+
+    `by_config` says that vLLM's own layers say what the KV cache keeps.
+    """
 
     clock: ClassVar[VirtualClock]
-    cost: ClassVar[Cost]
-    tracer: "ClassVar[ModeledTracer | None]"
+    costs: ClassVar[Costs]
+    by_config: ClassVar[bool]
+    listener: ClassVar[PassListener | None]
 
     def _init_executor(self) -> None:
         self._tokens: dict[str, int] = {}  # of each unfinished request: its length
         self._outputs: dict[str, Iterator[int]] = {}  # and what it is still to be given
         self._link_free_ns = 0  # what a pass saved has crossed the link to the host
-        self.offloading = ModeledOffloading(self.clock, self.cost)
+        self.offloading = VirtualOffloading(self.clock, self.costs)
 
     def get_kv_cache_specs(self) -> list[dict[str, KVCacheSpec]]:
         """Full attention in every layer; of other families what vLLM's own layers keep."""
         model = self.model_config
-        if self.cost.by_config:
+        if self.by_config:
             build_without_storage(self.vllm_config)
             return [kept_by_layers(self.vllm_config)]
         spec = FullAttentionSpec(
@@ -85,10 +93,10 @@ class ModeledExecutor(WithoutWorker):
         self._follow_lengths(scheduler_output)
         started = dict(contexts(scheduler_output))
         scheduled = scheduler_output.num_scheduled_tokens
-        if self.tracer is not None:
-            self.tracer.note(scheduler_output, started, self.clock.now_ns())
+        if self.listener is not None:
+            self.listener.note(scheduler_output, started, self.clock.now_ns())
         if scheduled:
-            self.clock.wait(self.cost.pass_s((n, started[name]) for name, n in scheduled.items()))
+            self.clock.wait(self.costs.pass_s((n, started[name]) for name, n in scheduled.items()))
         transfers += self._saved(orders)
         sampled = [self._sampled(name, started[name] + n) for name, n in scheduled.items()]
         output = ModelRunnerOutput(
@@ -132,7 +140,7 @@ class ModeledExecutor(WithoutWorker):
             self.clock.wait(max(0, self._link_free_ns - self.clock.now_ns()) * 1e-9)
         for direction, ordered in ((OUT, orders.out), (IN, orders.into)):
             for request_id, blocks, host in ordered:
-                device_s, issue_s = self.cost.copy_s(host, direction)
+                device_s, issue_s = self.costs.copy_s(host, direction)
                 start_ns = self.clock.now_ns()
                 self.clock.wait(device_s)
                 yield Transfer(
@@ -140,14 +148,14 @@ class ModeledExecutor(WithoutWorker):
                     direction,
                     KV,
                     len(blocks),
-                    len(blocks) * self.cost.block_bytes,
+                    len(blocks) * self.costs.block_bytes,
                     start_ns,
                     start_ns + round(issue_s * 1e9),
                     partial(float, device_s),
                     clock=VIRTUAL_CLOCK,
                 )
         for order in rebuild:
-            fetch_s, rebuild_s = self.cost.rebuild_s(order.tokens, order.host)
+            fetch_s, rebuild_s = self.costs.rebuild_s(order.tokens, order.host)
             start_ns = self.clock.now_ns()
             self.clock.wait(fetch_s + rebuild_s)
             yield Transfer(
@@ -155,7 +163,7 @@ class ModeledExecutor(WithoutWorker):
                 IN,
                 ACTIVATIONS,
                 len(order.blocks),
-                len(order.host) * self.cost.activation_block_bytes,
+                len(order.host) * self.costs.activation_block_bytes,
                 start_ns,
                 self.clock.now_ns(),
                 partial(float, fetch_s),
@@ -171,15 +179,15 @@ class ModeledExecutor(WithoutWorker):
         if not getattr(orders, "saves", None):
             return
         tokens = sum(orders.saved_tokens.values())
-        gather_s, copied_s = self.cost.save_s(tokens, orders.save_runs)
+        gather_s, copied_s = self.costs.save_s(tokens, orders.save_runs)
         start_ns = self.clock.now_ns()
         self.clock.wait(gather_s)
-        if self.cost.pageable:
+        if self.costs.pageable:
             self.clock.wait(copied_s)
         else:
             begin_ns = max(self.clock.now_ns(), self._link_free_ns)
             self._link_free_ns = begin_ns + round(copied_s * 1e9)
-        moved = tokens * self.cost.activation_block_bytes // self.cost.block_size
+        moved = tokens * self.costs.activation_block_bytes // self.costs.block_size
         yield Transfer(
             None,
             OUT,
@@ -194,8 +202,8 @@ class ModeledExecutor(WithoutWorker):
 
 
 def executor_class(
-    clock: VirtualClock, cost: Cost, tracer: "ModeledTracer | None"
-) -> type[ModeledExecutor]:
+    clock: VirtualClock, costs: Costs, by_config: bool, listener: PassListener | None
+) -> type[VirtualExecutor]:
     """The class that vLLM makes one engine's executor of."""
-    own = {"clock": clock, "cost": cost, "tracer": tracer}
-    return type("ModeledExecutor", (ModeledExecutor,), own)
+    own = {"clock": clock, "costs": costs, "by_config": by_config, "listener": listener}
+    return type("VirtualExecutor", (VirtualExecutor,), own)

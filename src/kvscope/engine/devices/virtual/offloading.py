@@ -15,8 +15,8 @@ from functools import partial
 from vllm.v1.outputs import KVConnectorOutput
 
 from kvscope.copies import IN, OUT, VIRTUAL_CLOCK
-from kvscope.engine.devices.modeled.clock import VirtualClock
-from kvscope.engine.devices.modeled.cost import Cost
+from kvscope.engine.devices.virtual.clock import VirtualClock
+from kvscope.engine.devices.virtual.costs import Costs
 from kvscope.engine.overflow.native_connector import Copied, NativeOrders, NativeReport
 
 
@@ -28,11 +28,11 @@ class Submitted:
     loads: str | None
 
 
-class ModeledOffloading:
+class VirtualOffloading:
     """Of one engine."""
 
-    def __init__(self, clock: VirtualClock, cost: Cost) -> None:
-        self._clock, self._cost = clock, cost
+    def __init__(self, clock: VirtualClock, costs: Costs) -> None:
+        self._clock, self._costs = clock, costs
         self._deferred: dict[int, int] = {}  # stores of the last pass, and their blocks
         self._submitted: dict[int, Submitted] = {}
         self._free_ns = {OUT: 0, IN: 0}  # when each queue is empty
@@ -54,7 +54,7 @@ class ModeledOffloading:
         """Submit the loads of the pass, and say which jobs have ended."""
         for number, job in orders.load_jobs.items():
             self._submit(number, len(job.dst_spec.block_ids), IN, job.req_id)
-        if self._cost.host_copies or empty:
+        if self._costs.host_copies or empty:
             self._polled_ns = self._clock.now_ns()
         if empty and self._submitted and not self._ended():
             self._advance_to(min(one.copied.end_ns for one in self._submitted.values()))
@@ -62,16 +62,16 @@ class ModeledOffloading:
         return self._report()
 
     def _submit(self, number: int, blocks: int, direction: str, loads: str | None = None) -> None:
-        seconds = self._cost.offloading_s(blocks, direction)
+        seconds = self._costs.offloading_s(blocks, direction)
         start_ns = max(self._clock.now_ns(), self._free_ns[direction])
         end_ns = start_ns + round(seconds * 1e9)
         self._free_ns[direction] = end_ns
-        moved = blocks * self._cost.block_bytes
+        moved = blocks * self._costs.block_bytes
         copied = Copied(
             number, moved, start_ns, end_ns, partial(float, seconds), clock=VIRTUAL_CLOCK
         )
         self._submitted[number] = Submitted(copied, loads)
-        if self._cost.host_copies:
+        if self._costs.host_copies:
             self._advance_to(end_ns)
 
     def _advance_to(self, time_ns: int) -> None:

@@ -1,0 +1,40 @@
+"""The prices of a virtual device: what passes and copies take on its clock."""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+
+class Costs(Protocol):
+    """Seconds of the passes and copies of one experiment.
+
+    Blocks have `block_bytes` of K and V, or `activation_block_bytes`. The host waits for copies to
+    `pageable` memory. Where the `host_copies` by itself, it does so between passes.
+    """
+
+    block_size: int
+    block_bytes: int
+    activation_block_bytes: int
+    pageable: bool
+
+    @property
+    def host_copies(self) -> bool:
+        """Whether the host copies by itself, between its passes, as there is no other device."""
+
+    @property
+    def between_passes_s(self) -> float:
+        """The host's time between two passes."""
+
+    def pass_s(self, rows: Iterable[tuple[int, int]]) -> float:
+        """Seconds of a pass of requests, each with its tokens and those in the cache before."""
+
+    def copy_s(self, host_blocks: Sequence[int], direction: str) -> tuple[float, float]:
+        """Seconds to copy to or from these blocks of the host pool: on the device, and issued."""
+
+    def offloading_s(self, blocks: int, direction: str) -> float:
+        """Seconds of a job of vLLM's offloading."""
+
+    def rebuild_s(self, tokens: int, host_blocks: Sequence[int]) -> tuple[float, float]:
+        """Seconds to fetch activations from these host blocks, and to rebuild K and V of them."""
+
+    def save_s(self, tokens: int, runs: int) -> tuple[float, float]:
+        """Seconds to write activations through: on the device, and on its link to the host."""

@@ -1,0 +1,62 @@
+"""What all devices have in common that let vLLM schedule without a worker."""
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from kvscope.engine.devices.platform import Platform
+from kvscope.engine.devices.virtual.clock import VirtualClock
+from kvscope.plan.experiment import Experiment
+
+if TYPE_CHECKING:
+    from kvscope.engine.devices.virtual.costs import Costs
+    from kvscope.engine.devices.virtual.executor import PassListener
+    from kvscope.engine.run_recorder import RunRecorder
+    from kvscope.engine.scheduler import PolicyScheduler
+
+
+class VirtualPlatform(Platform):
+    """Nothing of the model is allocated or computed; a subclass has the costs."""
+
+    listener: "PassListener | None" = None  # that is told of each pass
+
+    def __init__(self, experiment: Experiment) -> None:
+        super().__init__(experiment)
+        self.clock: VirtualClock = VirtualClock()
+
+    @property
+    @abstractmethod
+    def costs(self) -> "Costs":
+        """What passes and copies take."""
+
+    def engine_arguments(self) -> dict[str, Any]:
+        """The executor in the place of a worker."""
+        from kvscope.engine.devices.virtual.executor import executor_class
+
+        by_config = self.experiment.model.family == "hf"
+        executor = executor_class(self.clock, self.costs, by_config, self.listener)
+        return {"distributed_executor_backend": executor}
+
+    def observe(self, scheduler: "PolicyScheduler", recorder: "RunRecorder") -> None:
+        """Spare the scheduler's time."""
+        from kvscope.engine.devices.virtual.allocation import skip_needless_checks
+
+        if self.experiment.model.keeps_all:  # windows free blocks as they move on
+            skip_needless_checks(scheduler)
+
+    def host_pool(self) -> dict[str, Any]:
+        """As configured: nothing is allocated."""
+        experiment = self.experiment
+        if not experiment.host_blocks:
+            return super().host_pool()
+        return {
+            "host_memory": getattr(experiment.overflow, "host_memory", None),
+            "pieces_per_block": experiment.cache.pieces(experiment.model.layers_apart),
+        }
+
+    def after_pass(self) -> None:
+        """vLLM's loop around its passes takes time, too."""
+        self.clock.wait(self.costs.between_passes_s)
+
+    def shut_down(self, llm: Any) -> None:
+        """No worker means no distributed state, whose clean-up would look at every object."""
+        llm.llm_engine.engine_core.engine_core.scheduler.shutdown()

@@ -1,0 +1,106 @@
+"""`device=dry`: vLLM's decisions, constant times, and an oracle that notices others."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from kvscope.analyse.records import Records, read_records
+from kvscope.oracle import HELD, VIOLATED
+from tests.warm import Warm
+
+from .forged_runs import Forgery, everything, found, moved, scaled
+from .test_modeled import directory_of
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+SMALL = (
+    *("workload=uniform", "workload.min_tokens=16", "workload.max_tokens=120"),
+    *("workload.num_requests=10", "engine.max_model_len=128", "engine.max_num_batched_tokens=256"),
+    *("engine.max_num_seqs=8", "cache.block_size=16", "cache.blocks=14", "repeats=2", "seed=4"),
+)
+DRY = ("device=dry", "device.pass_s=0.02", "device.copy_s=0.003")
+# What happens on it does not depend on how long it takes, as all requests are there at once.
+MODELED = (
+    *("device=modeled", "device.kernels=vllm", "cache.admission=vllm", "cache.watermark=0"),
+    *("cache.layout=by_layer", "profiler=none"),
+)
+SWAP = ("overflow=swap", "overflow.host_blocks=64")
+CASES = {
+    "recompute, mixed": ("batching=mixed",),
+    "swap, chunked": (*SWAP, "batching=chunked", "batching.chunk_tokens=48"),
+    "swap, prefill first": (*SWAP, "batching=prefill_first"),
+    "activation": ("overflow=activation", "overflow.host_blocks=40"),
+    "native": ("overflow=native", "overflow.host_blocks=40", "workload.num_requests=6"),
+    "arrivals": (*SWAP, "workload.arrival=poisson", "workload.rate_per_s=8"),
+    "conversations": (
+        *("workload=conversation", "workload.num_conversations=5", "workload.max_tokens=120"),
+        *("cache.prefix_caching=true", *SWAP),
+    ),
+}
+TIMES = ("_s", "_ns")
+
+
+def words(device: tuple[str, ...], case: str) -> list[str]:
+    """The settings; of several of one key the last holds, and no key of another workload."""
+    small = [w for w in SMALL if "conversation" not in " ".join(CASES[case]) or "load" not in w]
+    last = {word.partition("=")[0]: word for word in (*device, *small, *CASES[case])}
+    return [*last.values()]
+
+
+@pytest.fixture(scope="module")
+def runs(warm: Warm) -> dict[str, Records]:
+    return {
+        name: read_records(directory_of(warm, words(DRY, name), "dry").absolute()) for name in CASES
+    }
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_dry_run_is_valid(name: str, runs: dict[str, Records]) -> None:
+    assert found(runs[name], VIOLATED) == set()
+    assert "dry_time_wrong" in found(runs[name], HELD)
+    assert len(runs[name].preemptions) or name == "conversations"
+
+
+@pytest.mark.parametrize("name", ["recompute, mixed", "swap, chunked", "swap, prefill first"])
+def test_it_decides_what_a_modeled_run_decides(
+    name: str, runs: dict[str, Records], warm: Warm
+) -> None:
+    other = read_records(directory_of(warm, words(MODELED, name), "modeled"))
+    for table in ("batch", "preemptions", "steps"):
+        one, two = getattr(runs[name], table), getattr(other, table)
+        counts = [column for column in one if not column.endswith(TIMES) and column != "stalled"]
+        pd.testing.assert_frame_equal(one[counts], two[counts])
+
+
+def test_each_pass_takes_the_same_time_and_its_copies(runs: dict[str, Records]) -> None:
+    steps, copies = runs["swap, chunked"].steps, runs["swap, chunked"].transfers
+    blocks = copies.groupby(["repeat", "step"])["blocks"].sum()
+    of_pass = steps.set_index(["repeat", "step"]).index.map(blocks.to_dict()).fillna(0)
+    assert of_pass.max() > 0
+    np.testing.assert_allclose(steps["duration_s"], 0.02 + 0.003 * of_pass.to_numpy(float))
+
+
+@pytest.mark.parametrize("name", ["activation", "native", "arrivals"])
+@pytest.mark.parametrize("factor", [1.2, 0.999])
+def test_other_times_are_noticed(name: str, factor: float, runs: dict[str, Records]) -> None:
+    assert "dry_time_wrong" in found(everything(factor)(runs[name]), VIOLATED)
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        scaled("steps", 1.001, "duration_s", "forward_s"),
+        moved("steps", "schedule_s", 1e-3),
+        moved("steps", "start_s", 1e-4),
+        scaled("transfers", 0.5, "copy_s"),
+        scaled("transfers", 1.01, "end_s"),
+    ],
+)
+def test_one_kind_of_other_times_is_noticed(forge: Forgery, runs: dict[str, Records]) -> None:
+    assert "dry_time_wrong" in found(forge(runs["swap, chunked"]), VIOLATED)
+
+
+def test_the_tokens_are_those_of_no_model(runs: dict[str, Records]) -> None:
+    run = runs["swap, chunked"]
+    requests = run.requests.assign(output_sha256="0" * 64)
+    assert "modeled_output_wrong" in found(run.variant(requests=requests), VIOLATED)
