@@ -104,3 +104,10 @@ def test_the_tokens_are_those_of_no_model(runs: dict[str, Records]) -> None:
     run = runs["swap, chunked"]
     requests = run.requests.assign(output_sha256="0" * 64)
     assert "modeled_output_wrong" in found(run.variant(requests=requests), VIOLATED)
+
+
+def test_the_first_repeat_begins_with_the_clock(runs: dict[str, Records]) -> None:
+    run = runs["swap, chunked"]
+    first, *others = run.facts["clock"]["repeats"]
+    clock = run.facts["clock"] | {"repeats": [first | {"start_ns": 10**9}, *others]}
+    assert "dry_time_wrong" in found(run.variant(facts=run.facts | {"clock": clock}), VIOLATED)

@@ -15,9 +15,6 @@ from kvscope.time_sources import BY_CLOCK, MEASURED, REHEARSED
 if TYPE_CHECKING:
     from kvscope.plan.gpu_memory import GpuMemory
 
-TOKEN = 7
-"""The token that every request samples on a device that computes nothing of the model."""
-
 
 @dataclass(frozen=True)
 class Speed:

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from kvscope.engine.devices.virtual.clock import VirtualClock
-from kvscope.plan.device import TOKEN
+from kvscope.plan.devices.dry import TOKEN
 from kvscope.plan.models import Model
 from kvscope.plan.parts import Conditions
 from kvscope_offload.cost import CostModel

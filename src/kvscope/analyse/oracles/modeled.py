@@ -15,12 +15,12 @@ import pandas as pd
 from kvscope.analyse.differences import value_differences
 from kvscope.analyse.loads import loads_of
 from kvscope.analyse.moves import Moves, save_s_of
-from kvscope.analyse.oracles.clocks import repeats_of
 from kvscope.analyse.oracles.facts import device_class
 from kvscope.analyse.oracles.run_tables import NANOSECONDS, RunTables, bad_rows, combine
 from kvscope.analyse.oracles.virtual import (
     TOLERANCE_S,
     differs,
+    repeats_apart,
     takes_no_scheduling,
     wrong_time,
 )
@@ -93,7 +93,7 @@ def modeled_time_wrong(run: RunTables) -> Violations:
     the host between passes. A request that arrives when nothing runs begins a pass at once.
     """
     cost = cost_of(run)
-    found = [_repeats_differ(run, cost)]
+    found = [repeats_apart(run, cost.hardware.between_passes_s)]
     for number in run.repeats:
         found += ModeledRepeat(run, number, cost).violations()
     return combine(*found)
@@ -298,28 +298,6 @@ class ModeledRepeat:
         return bad_rows(
             self.steps, found != due, lambda r: words.format_map(r), found=found, due=due
         )
-
-
-def _repeats_differ(run: RunTables, cost: OverflowCost) -> Violations:
-    """A repeat ends with the host's time after its last pass, and the next one begins then.
-
-    Without a warm-up, the first one begins with the clock.
-    """
-    clock = repeats_of(run)
-    last_s = run.steps.groupby("repeat")["end_s"].max().to_numpy(float)
-    due_s = last_s + cost.hardware.between_passes_s
-    ends_ns = clock["start_ns"] + np.rint(clock["duration_s"] / NANOSECONDS).astype(np.int64)
-    wrong = differs(clock["duration_s"], due_s)
-    begins_ns = clock["start_ns"].to_numpy()[1:]
-    after_ns = begins_ns - ends_ns.to_numpy()[:-1]
-    # Jobs of vLLM's offloading end before the next repeat begins.
-    wrong[1:] |= after_ns < 0 if run.offloads else after_ns != 0
-    late = (clock.index == 0) & (clock["start_ns"] != 0)
-    late &= not run.records.settings.get("warmup")
-    return combine(
-        wrong_time(clock, wrong, "duration_s", due_s),
-        bad_rows(clock, late, lambda r: f"begins at {r['start_ns']:.0f} ns, though nothing ran"),
-    )
 
 
 def predicts_batches(run: RunTables) -> bool:

@@ -6,14 +6,14 @@ from hashlib import sha256
 import numpy as np
 import pandas as pd
 
+from kvscope.analyse.oracles.clocks import repeats_of
 from kvscope.analyse.oracles.facts import device_class
 from kvscope.analyse.oracles.run_tables import NANOSECONDS, RunTables, bad_rows, combine
 from kvscope.analyse.planned import experiment_of
 from kvscope.arraytypes import Bools, Floats
 from kvscope.copies import ACTIVATIONS
 from kvscope.oracle import Violations
-from kvscope.plan.device import TOKEN
-from kvscope.plan.devices.dry import Dry
+from kvscope.plan.devices.dry import TOKEN, Dry
 from kvscope.results import of_repeat
 
 TOLERANCE_S = 50e-9
@@ -39,9 +39,10 @@ def dry_time_wrong(run: RunTables) -> Violations:
     """
     device = experiment_of(run.records).device
     assert isinstance(device, Dry)
-    return combine(
-        *(found for number in run.repeats for found in _of_repeat(run, number, device))
-    )
+    found = [repeats_apart(run, 0.0)]
+    for number in run.repeats:
+        found += _of_repeat(run, number, device)
+    return combine(*found)
 
 
 def _of_repeat(run: RunTables, number: int, device: Dry) -> Iterator[Violations]:
@@ -109,6 +110,28 @@ def takes_no_scheduling(steps: pd.DataFrame) -> Violations:
         steps,
         differs(steps["schedule_s"], 0.0) | differs(steps["forward_s"], steps["duration_s"]),
         lambda r: f"schedule_s is {r['schedule_s']:.9f}, a virtual clock stands still",
+    )
+
+
+def repeats_apart(run: RunTables, between_s: float) -> Violations:
+    """A repeat ends so long after its last pass, and the next one begins then.
+
+    Without a warm-up, the first one begins with the clock.
+    """
+    clock = repeats_of(run)
+    last_s = run.steps.groupby("repeat")["end_s"].max().to_numpy(float)
+    due_s = last_s + between_s
+    ends_ns = clock["start_ns"] + np.rint(clock["duration_s"] / NANOSECONDS).astype(np.int64)
+    wrong = differs(clock["duration_s"], due_s)
+    begins_ns = clock["start_ns"].to_numpy()[1:]
+    after_ns = begins_ns - ends_ns.to_numpy()[:-1]
+    # Jobs of vLLM's offloading end before the next repeat begins.
+    wrong[1:] |= after_ns < 0 if run.offloads else after_ns != 0
+    late = (clock.index == 0) & (clock["start_ns"] != 0)
+    late &= not run.records.settings.get("warmup")
+    return combine(
+        wrong_time(clock, wrong, "duration_s", due_s),
+        bad_rows(clock, late, lambda r: f"begins at {r['start_ns']:.0f} ns, though nothing ran"),
     )
 
 

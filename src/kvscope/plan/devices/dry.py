@@ -8,6 +8,9 @@ from kvscope.plan.device import Device, Kernels, Speed
 from kvscope.plan.fields import Label
 from kvscope.time_sources import MODELED
 
+TOKEN = 7
+"""The token that every request samples on a device that computes nothing of the model."""
+
 Seconds = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
 
 

@@ -25,7 +25,7 @@ from kvscope.engine.overflow.connector import SwapOrders, SwapReport
 from kvscope.engine.overflow.native_connector import NativeOrders
 from kvscope.engine.recording import Transfer
 from kvscope.engine.scheduled import contexts
-from kvscope.plan.device import TOKEN
+from kvscope.plan.devices.dry import TOKEN
 
 PLENTY_BYTES = 1 << 60  # the experiment says how many blocks there are
 
