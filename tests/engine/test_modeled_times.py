@@ -196,8 +196,8 @@ def swapped_behind_saves(way: str) -> tuple[int, int]:
     from kvscope.engine.devices.virtual.executor import VirtualExecutor
     from kvscope.engine.overflow.connector import SwapOrders
 
-    cost = SimpleNamespace(copy_s=lambda host, way: (1e-3, 1e-4), block_bytes=KV_BYTES)
-    executor = SimpleNamespace(clock=VirtualClock(), cost=cost, _link_free_ns=5_000_000)
+    costs = SimpleNamespace(copy_s=lambda host, way: (1e-3, 1e-4), block_bytes=KV_BYTES)
+    executor = SimpleNamespace(clock=VirtualClock(), costs=costs, _link_free_ns=5_000_000)
     orders = SwapOrders()
     getattr(orders, way).append(("request", (3,), (8,)))
     copied: Any = VirtualExecutor._copied
