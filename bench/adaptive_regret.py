@@ -140,7 +140,6 @@ def main() -> None:
         (experiment, *_) = experiments(0)
         environment = measured_environment(experiment) | {WARM: "1"}
         os.execve(sys.executable, [sys.executable, *sys.argv], environment)
-    batch.collect_once_a_run()
     first, last = map(int, given.seeds.split("-"))
     rows, refused = [], 0
     for seed in range(first, last + 1):

@@ -224,24 +224,8 @@ def measure_here(experiment: Experiment, directory: Path, profiling: Profiling) 
 def main() -> int:
     """Run what standard input lists."""
     jobs = [Job.of_json(line) for line in sys.stdin if line.strip()]
-    collect_once_a_run()
+    gc.disable()  # all that a run records is kept
     return run_each(jobs, sys.stderr)
-
-
-def collect_once_a_run() -> None:
-    """Leave the collection of garbage to `run_engine`, which collects what an engine leaves.
-
-    vLLM collects several times for each engine, and Python while passes are recorded, all of which
-    are kept: that takes longer than most modeled runs.
-    """
-    import vllm.v1.engine.core as core
-
-    gc.disable()
-    gc.freeze = gc.unfreeze = core.freeze_gc_heap = _nothing
-
-
-def _nothing() -> None:
-    """Leave frozen what is frozen."""
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import os
 import pickle
 import sys
 
-from kvscope.batch import collect_once_a_run, measure_here
+from kvscope.batch import measure_here
 from kvscope.errors import KvscopeError
 from kvscope.run import supervisor
 
@@ -16,7 +16,6 @@ def main() -> None:
     """Answer until standard input ends."""
     with os.fdopen(os.dup(1), "wb") as answers:
         os.dup2(2, 1)  # what a run prints is no answer
-        collect_once_a_run()
         while True:
             try:
                 experiment, directory = pickle.load(sys.stdin.buffer)

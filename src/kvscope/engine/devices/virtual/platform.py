@@ -1,6 +1,8 @@
 """What all devices have in common that let vLLM schedule without a worker."""
 
 from abc import abstractmethod
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvscope.engine.devices.platform import Platform
@@ -27,6 +29,13 @@ class VirtualPlatform(Platform):
     @abstractmethod
     def costs(self) -> "Costs":
         """What passes and copies take."""
+
+    def run_engine(self, directory: Path) -> AbstractContextManager[Any]:
+        """vLLM's engine, until the end of a `with` block; garbage is collected at its end."""
+        from kvscope.engine.devices.virtual.garbage import leave_uncollected
+
+        leave_uncollected()
+        return super().run_engine(directory)
 
     def engine_arguments(self) -> dict[str, Any]:
         """The executor in the place of a worker."""
