@@ -233,7 +233,19 @@ def test_a_full_disk_ends_the_recording_with_a_sentence(
 def wait_until_asked_for_a_segment(writer: Writer) -> None:
     writer.wants_segment = False
     while not writer.wants_segment:
+        assert writer.open
         time.sleep(0.01)
+
+
+def test_a_file_that_is_removed_while_old_ones_are_looked_for_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    written(tmp_path, segment(), scheduled(0))
+    (kept,) = segment_paths(tmp_path)
+    gone = tmp_path / "events-00000000.jsonl.zst"
+    monkeypatch.setattr("kvscope.record.segments.segment_paths", lambda _: [gone, kept])
+    remove_oldest(tmp_path, 0, None)
+    assert kept.exists()
 
 
 def test_a_file_that_somebody_removed_is_followed_by_another(tmp_path: Path):

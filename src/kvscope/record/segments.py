@@ -88,8 +88,10 @@ class SegmentWriter:
 
 def remove_oldest(directory: Path, keep_bytes: int, minutes: float | None) -> None:
     """Remove the oldest segments beyond a size or an age; the newest one stays."""
-    paths = segment_paths(directory)
-    files = [(path, path.stat()) for path in paths]
+    files = []
+    for path in segment_paths(directory):
+        with suppress(FileNotFoundError):  # somebody removed it meanwhile
+            files.append((path, path.stat()))
     total = sum(stat.st_size for _, stat in files)
     oldest = time.time() - minutes * 60 if minutes is not None else 0.0
     for path, stat in files[:-1]:
