@@ -123,6 +123,45 @@ def test_the_run_keeps_all_oracles_and_names_the_package(toys: Path, warm: Warm)
     assert versions["toy_requests.parquet"] == "toys 0.1, toy_table:ADDED"
 
 
+SLICED = (
+    *("device=dry", "batching=sliced", "batching.slice_tokens=20", "workload=uniform"),
+    *("workload.min_tokens=60", "workload.max_tokens=120", "workload.num_requests=6"),
+    *("cache.block_size=16", "cache.blocks=16", "engine.max_model_len=128"),
+    "engine.max_num_batched_tokens=96",
+)
+
+
+@pytest.fixture(scope="module")
+def sliced(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Path:
+    """A run whose policy cuts prompts before passes are full."""
+    directory = tmp_path_factory.mktemp("sliced")
+    done = kvscope("run", *SLICED, "--out", str(directory), env=with_toys(warm))
+    assert done.returncode == 0, done.stderr
+    return directory
+
+
+def test_a_policy_may_cut_prompts_before_a_pass_is_full(sliced: Path, warm: Warm):
+    batch, steps = (pd.read_parquet(sliced / f"{name}.parquet") for name in ("batch", "steps"))
+    assert batch["scheduled_tokens"].max() == 20
+    parts = steps[steps["step"].isin(batch.loc[batch["sampled_tokens"] == 0, "step"])]
+    assert parts["scheduled_tokens"].min() < 96
+    done = kvscope("check", str(sliced), env=with_toys(warm))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("declared", "value"),
+    [("cuts_prompts", "when_full"), ("cuts_prompts", "never"), ("mixes_phases", False)],
+)
+def test_a_run_is_held_against_what_its_policy_declares(
+    sliced: Path, installed: Records, monkeypatch: pytest.MonkeyPatch, declared: str, value: Any
+):
+    run = read_records(sliced)
+    assert found(run, VIOLATED) == set()
+    monkeypatch.setattr(registry.load("batching", "sliced"), declared, value)
+    assert found(run, VIOLATED) == {"batching_wrong"}
+
+
 @pytest.fixture
 def installed(toys: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Records]:
     """The run, read where its package is installed."""

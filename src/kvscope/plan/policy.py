@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
 from kvscope.kv_plan import KvGroup
 from kvscope.plan.fields import Label
@@ -11,7 +11,15 @@ from kvscope.plan.parts import Conditions
 
 
 class Batching(Option):
-    """A batching policy: selects the requests and tokens of each forward pass."""
+    """A batching policy: selects the requests and tokens of each forward pass.
+
+    `kvscope check` holds a run against two declarations. `cuts_prompts` says where a prompt is cut:
+    `never`, `when_full` (where the rest exceeds what the pass may compute) or `freely`. With
+    `mixes_phases` false, no pass does both prefill and decode.
+    """
+
+    cuts_prompts: ClassVar[Literal["never", "when_full", "freely"]] = "when_full"
+    mixes_phases: ClassVar[bool] = True
 
     @property
     def pass_tokens(self) -> int | None:

@@ -1,6 +1,7 @@
 """The sizes and rules of a run's engine, as its run.json and settings say, for its replay."""
 
 from kvscope.actions import ACTIVATION, NATIVE, RECOMPUTE, SWAP
+from kvscope.analyse.oracles.batches import policy_of
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.oracles.victims import is_ranked
 from kvscope.evidence import WORKLOAD
@@ -29,7 +30,7 @@ def rules_of(run: RunTables) -> Rules:
         whole=run.section("cache").get("admission") == VLLM_0_4_2,
         always=ONE_ACTION.get(name),
         ranked="name" in overflow and is_ranked(run),
-        chunk_tokens=run.section("batching").get("chunk_tokens"),
+        chunk_tokens=policy_of(run).pass_tokens,
         most_tentative=sum(run.most_tokens(column) for column, _ in BATCH.tentative),
         stores_outputs=name != NATIVE.name,
         ends_early=WORKLOAD not in run.evidence,

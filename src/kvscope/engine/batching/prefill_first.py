@@ -7,13 +7,16 @@ while it is the first waiting request, no prompt is admitted.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from kvscope.engine.batching.policy import BatchingPolicy, Requests
 
 
 class PrefillFirst(BatchingPolicy):
     """The order of vLLM 0.4.2, made by vLLM's present scheduler on a part of the requests."""
+
+    cuts_prompts: ClassVar[Literal["never"]] = "never"
+    mixes_phases: ClassVar[bool] = False
 
     def fill(self, scheduler: Requests, schedule: Callable[[], Any]) -> Any:
         """Prefill waiting prompts if any fits, else decode.
