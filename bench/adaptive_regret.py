@@ -28,6 +28,7 @@ from kvscope.errors import BadInput
 from kvscope.oracle import VIOLATED
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
+from kvscope.plan.hardware import files
 from kvscope.plan.hardware import hardware as data
 from kvscope.run.environment import measured_environment
 
@@ -50,7 +51,7 @@ def drawn(seed: int) -> tuple[list[str], dict[str, Any]]:
     """Settings of an experiment, and what its host pool is."""
     draw = random.Random(f"adaptive regret {seed}")
     model = draw.choice(MODELS)
-    hardware = draw.choice([n for n in data.names() if n != "cpu" or model.startswith("tiny")])
+    hardware = draw.choice([n for n in files.names() if n != "cpu" or model.startswith("tiny")])
     usual, constants = data.read(hardware), {}
     for name in draw.sample(list(FACTORS), draw.randint(0, 6)):
         constants[name] = getattr(usual, name) * FACTORS[name] ** draw.uniform(-1, 1)

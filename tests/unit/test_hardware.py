@@ -4,17 +4,17 @@ import pytest
 import yaml
 
 from kvscope.errors import BadInput
-from kvscope.plan.hardware import hardware
+from kvscope.plan.hardware import files, hardware
 
 
-@pytest.mark.parametrize("name", hardware.names())
+@pytest.mark.parametrize("name", files.names())
 def test_every_number_has_a_source(name):
     found = hardware.read(name)
     assert set(found.sources) == set(type(found).model_fields) - {"title", "sources", "bootstrap"}
     assert all(found.sources.values())
 
 
-@pytest.mark.parametrize("name", hardware.names())
+@pytest.mark.parametrize("name", files.names())
 def test_nothing_is_faster_than_the_vendor_states(name):
     found = hardware.read(name)
     assert found.gemm_flops_per_s < found.peak_flops_per_s
@@ -26,7 +26,7 @@ def test_nothing_is_faster_than_the_vendor_states(name):
 
 
 def test_the_hardware_of_the_configuration_is_there():
-    assert set(hardware.names()) >= {"a100-40gb", "a100-80gb", "h100", "h200", "rtx-4090"}
+    assert set(files.names()) >= {"a100-40gb", "a100-80gb", "h100", "h200", "rtx-4090"}
 
 
 def test_unknown_hardware_is_refused_with_the_names_there_are():

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from kvscope.analyse.loads import loads_of
 from kvscope.plan.composition import Composer
+from kvscope.plan.hardware import files
 from kvscope.plan.hardware import hardware as data
 from kvscope.plan.hardware.cost import TILES, PassCost, copy_s, paid_elements
 from kvscope.plan.hardware.overflow_cost import OverflowCost
@@ -95,7 +96,7 @@ def test_calls_never_take_longer_than_the_copies(copies: int, memory: str, direc
     assert device_s >= copies * 131_072 / rate
 
 
-@pytest.mark.parametrize("name", [name for name in data.names() if name != "cpu"])
+@pytest.mark.parametrize("name", [name for name in files.names() if name != files.HOST])
 def test_the_published_decode_of_few_requests_is_bound_by_the_weights(name: str):
     hardware = data.read(name)
     seconds = PassCost(hardware, MODEL).pass_s([], 1, 40, 40)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from kvscope.kv_plan import unless_one_block_table
 from kvscope.plan import registry
 from kvscope.plan.fields import impossible
-from kvscope.plan.hardware import hardware
+from kvscope.plan.hardware import files
 from kvscope.plan.parts import CacheSettings, Conditions, TracingSettings
 from kvscope.plan.policy import CHEAPEST
 from kvscope.setting_values import VLLM_0_4_2
@@ -85,7 +85,7 @@ def _policy_takes_kv_groups(experiment: CompleteExperiment) -> None:
 
 
 def _cheapest_victim_has_a_cost(experiment: CompleteExperiment) -> None:
-    device, known = experiment.device, hardware.names()
+    device, known = experiment.device, files.names()
     wanted = experiment.overflow.victim == CHEAPEST
     if wanted and not device.has_costs and device.name not in known:
         raise impossible(

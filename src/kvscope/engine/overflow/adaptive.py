@@ -12,6 +12,7 @@ from kvscope.engine.overflow.policy import Outlook, Victim
 from kvscope.engine.overflow.swap import Swap, blocks_of
 from kvscope.kv_plan import KvGroup, unless_one_block_table
 from kvscope.plan.fields import GIB, Label, Real, impossible
+from kvscope.plan.hardware import files
 from kvscope.plan.hardware import hardware as data
 from kvscope.plan.hardware.overflow_cost import OverflowCost
 from kvscope.plan.parts import Conditions
@@ -124,7 +125,7 @@ class Adaptive(Swap):
 
     def check(self, experiment: Conditions) -> None:
         """Refuse a device without a cost model, and constants that no cost model has."""
-        device, known = experiment.device, data.names()
+        device, known = experiment.device, files.names()
         has_numbers = device.has_costs and not self.hardware
         if not has_numbers and (self.hardware or device.name) not in known:
             raise impossible(

@@ -13,10 +13,8 @@ from kvscope.interval import bootstrap_interval
 from kvscope.plan import documents
 from kvscope.plan.complaints import suggestion
 from kvscope.plan.fields import Count, Part, Real
+from kvscope.plan.hardware.files import DIRECTORY, HOST, names
 from kvscope.runschema import first_fault
-
-DIRECTORY = Path(__file__).parent
-HOST = "cpu"  # the data file of a machine without a GPU
 
 Rate = Annotated[Real, Field(gt=0)]
 Cost = Annotated[Real, Field(ge=0)]
@@ -74,11 +72,6 @@ class Hardware(Part):
         for name in self.bootstrap[0] if self.bootstrap else ():
             value = getattr(self, name)
             yield name, value, *bootstrap_interval(value, [one[name] for one in self.bootstrap])
-
-
-def names() -> list[str]:
-    """The hardware that has a data file."""
-    return sorted(path.stem for path in DIRECTORY.glob("*.yaml"))
 
 
 def gpu_names() -> list[str]:
