@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from kvscope.analyse.oracles.registry import judge_tables
 from kvscope.analyse.records import Records, read_records
 from kvscope.oracle import HELD, VIOLATED
 from tests.warm import Warm
@@ -98,6 +99,14 @@ def test_other_times_are_noticed(name: str, factor: float, runs: dict[str, Recor
 )
 def test_one_kind_of_other_times_is_noticed(forge: Forgery, runs: dict[str, Records]) -> None:
     assert "dry_time_wrong" in found(forge(runs["swap, chunked"]), VIOLATED)
+
+
+def test_a_copy_of_no_request_is_named_by_its_pass(runs: dict[str, Records]) -> None:
+    forged = scaled("transfers", 2.0, "copy_s")(runs["activation"])
+    (words,) = [one.first for one in judge_tables(forged) if one.name == "dry_time_wrong"]
+    assert words.split(": ")[1].startswith("copy_s is")
+    assert words.startswith("repeat 0, step ")
+    assert "request" not in words
 
 
 def test_the_tokens_are_those_of_no_model(runs: dict[str, Records]) -> None:

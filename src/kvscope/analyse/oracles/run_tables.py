@@ -225,7 +225,8 @@ def bad_rows(
     row = {str(name): value for name, value in frame.iloc[first].items()}
     row |= {name: values[first] for name, values in further.items()}
     names = {"repeat": "repeat", "step": "step", "request_id": "request", "layer": "layer"}
-    place = ", ".join(f"{name} {row[key]}" for key, name in names.items() if key in row)
+    known = [key for key in names if pd.notna(row.get(key))]  # what a pass saves is of no request
+    place = ", ".join(f"{names[key]} {row[key]}" for key in known)
     return Violations(len(at), f"{place}: {words(row)}" if place else words(row))
 
 
