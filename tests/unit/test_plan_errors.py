@@ -93,6 +93,7 @@ COMMAND_LINE = [
         ["engine.attention (paged) must be vllm or"],
     ),
     ("workload.timeout_s=0", ["workload.timeout_s is 0", "more than 0"]),
+    ("device=dry tracing=full", ["tracing (full) must be none on device dry", "change tracing"]),
     ("device=tpu", ["device is 'tpu'", "one of cpu, cuda, dry, modeled"]),
     ("tracing=some", ["tracing is 'some'", "one of full, none, sampled"]),
     ("engine=big", ["engine is 'big' (the command line) but must be a group of keys"]),

@@ -5,7 +5,8 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from kvscope.plan.device import Device, Kernels, Speed
-from kvscope.plan.fields import Label
+from kvscope.plan.fields import Label, impossible
+from kvscope.plan.parts import Conditions
 from kvscope.time_sources import MODELED
 
 TOKEN = 7
@@ -31,3 +32,14 @@ class Dry(Device):
 
     pass_s: Annotated[Seconds, Label("seconds of a pass", "{} s a pass")] = 0.01
     copy_s: Annotated[Seconds, Label("seconds to copy a block", "{} s a block")] = 0.001
+
+    def check(self, experiment: Conditions) -> None:
+        """Refuse the tracing of KV events, which no kernel makes."""
+        if experiment.tracing.name != "none":
+            raise impossible(
+                f"tracing ({experiment.tracing.name}) must be none on device {self.name}, which "
+                "runs no attention kernels that could record KV events",
+                "tracing",
+                "device",
+            )
+        super().check(experiment)
