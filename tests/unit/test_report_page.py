@@ -6,6 +6,7 @@ import re
 import zlib
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
@@ -14,6 +15,7 @@ import pytest
 from kvscope.analyse.experiment import analyse
 from kvscope.analyse.reason import NO_WARM_UP
 from kvscope.oracle import HELD, VIOLATED
+from kvscope.plan.devices.dry import Dry
 from kvscope.plan.experiment import dump
 from kvscope.plan.grid import expand
 from kvscope.plan.layers import SHIPPED_CONFIG
@@ -250,22 +252,32 @@ def test_the_doubtful_experiment_has_its_reason_and_what_it_means(html):
     assert NO_WARM_UP.meaning in html
 
 
-def test_measured_times_are_called_measured_and_modeled_ones_modeled(html, tmp_path):
-    assert '<span class="badge measured">measured</span>' in html
+def page_on(device: str, place: Path) -> str:
+    """The page of a run whose settings and facts say that it was made on this modeled device."""
     fake = Fake({"cache.blocks": 64})
-    write_study(tmp_path, [fake])
-    run = tmp_path / "experiments" / fake.id
-    open_loop = ["device=modeled", "workload.arrival=poisson", "workload.rate_per_s=1"]
+    write_study(place, [fake])
+    run = place / "experiments" / fake.id
+    open_loop = [f"device={device}", "workload.arrival=poisson", "workload.rate_per_s=1"]
     # No intervals of predictions apply to open loop.
     (planned,) = expand(None, open_loop, SHIPPED_CONFIG).experiments
     (run / "experiment.yaml").write_text(dump(planned.experiment))
     facts = read_run(run)
     files = facts["files"] | {"experiment.yaml": file_record(run / "experiment.yaml")}
     write_run(run, facts | {"time_source": "modeled", "files": files})
-    analyse(run, tmp_path / "tables" / fake.id)
-    modeled = report(["fake"], tmp_path, None).read_text(encoding="utf-8")
+    analyse(run, place / "tables" / fake.id)
+    return report(["fake"], place, None).read_text(encoding="utf-8")
+
+
+def test_measured_times_are_called_measured_and_modeled_ones_modeled(html, tmp_path):
+    assert '<span class="badge measured">measured</span>' in html
+    modeled = page_on("modeled", tmp_path)
     assert '<span class="badge modeled">MODELED</span>' in modeled
     assert "modeled, not measured" in json.dumps(Elements(modeled).data["data-throughput"])
+    assert Dry.caveat not in html + modeled
+
+
+def test_a_page_of_the_dry_device_says_that_its_times_mean_nothing(tmp_path):
+    assert f'<p class="modeled-note">{Dry.caveat}</p>' in page_on("dry", tmp_path)
 
 
 def test_an_import_is_shown_with_its_faults_and_how_it_was_made(tmp_path):

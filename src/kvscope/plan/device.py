@@ -84,7 +84,7 @@ class Device(Option):
     `has_costs` is true if it has the numbers of a cost model itself; those of others are in a data
     file of the device's name (`kvscope.plan.hardware`), if there is one.
 
-    `evidence` is what its runs have.
+    `evidence` is what its runs have. `caveat` is a sentence for the page of whoever reads them.
     """
 
     platform: ClassVar[str]
@@ -100,6 +100,7 @@ class Device(Option):
     forces_outputs: ClassVar[bool] = False
     has_costs: ClassVar[bool] = False
     evidence: ClassVar[frozenset[str]] = ALL
+    caveat: ClassVar[str] = ""
     in_id: ClassVar[tuple[str, ...]] = ("threads",)
 
     threads: Annotated[Whole, Field(ge=1, le=MAX_THREADS), Label("CPU threads")] = 1

@@ -19,6 +19,7 @@ from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import UNKNOWN, Estimate
 from kvscope.errors import BadInput
 from kvscope.oracle import Verdict
+from kvscope.plan import registry
 from kvscope.plan.figures import Axes
 from kvscope.plan.question import Question
 from kvscope.quantities import plural
@@ -279,6 +280,16 @@ class StudyData:
     def modeled(self) -> bool:
         """Whether any number of the study comes from a cost model."""
         return MODELED in self.time_sources
+
+    @property
+    def caveats(self) -> list[str]:
+        """What the devices of the experiments say of their numbers, in sentences."""
+        known, names = (
+            registry.load_all("device"),
+            {str(run.flat.get("device")) for run in self.runs},
+        )
+        said = (getattr(known.get(name), "caveat", "") for name in sorted(names))
+        return [words for words in said if words]
 
     @cached_property
     def rehearsed(self) -> list[ReportedRun]:

@@ -28,6 +28,10 @@ class Dry(Device):
     time_source: ClassVar[str] = MODELED
     allocates: ClassVar[bool] = False
     forces_outputs: ClassVar[bool] = True
+    caveat: ClassVar[str] = (
+        "On device=dry every pass takes the same time: what was counted holds, and times, with all "
+        "that follows from them, say nothing of a machine."
+    )
     in_id: ClassVar[tuple[str, ...]] = ("pass_s", "copy_s")
 
     pass_s: Annotated[Seconds, Label("seconds of a pass", "{} s a pass")] = 0.01
