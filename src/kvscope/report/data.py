@@ -284,10 +284,8 @@ class StudyData:
     @property
     def caveats(self) -> list[str]:
         """What the devices of the experiments say of their numbers, in sentences."""
-        known, names = (
-            registry.load_all("device"),
-            {str(run.flat.get("device")) for run in self.runs},
-        )
+        known = registry.load_all("device")
+        names = {str(run.flat.get("device")) for run in self.runs}
         said = (getattr(known.get(name), "caveat", "") for name in sorted(names))
         return [words for words in said if words]
 
