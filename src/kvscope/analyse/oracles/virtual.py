@@ -52,12 +52,13 @@ def _of_repeat(run: RunTables, number: int, device: Dry) -> Iterator[Violations]
     copies = repeat.transfers.reset_index(drop=True)
     copied_s = _block_counts(run, copies) * device.copy_s
     rebuilt_s: Floats = np.where(copies["rebuild_s"].notna(), device.pass_s, 0.0)
+    took_s = (copies["end_s"] - copies["start_s"]).to_numpy(float)
     wrong = differs(copies["copy_s"], copied_s)
     wrong |= differs(copies["rebuild_s"].fillna(0.0), rebuilt_s)
-    wrong |= differs(copies["end_s"] - copies["start_s"], copied_s + rebuilt_s)
+    wrong |= differs(took_s, copied_s + rebuilt_s)
     yield wrong_time(copies, wrong, "copy_s", copied_s)
 
-    within_s, between_s = _copying_s(steps, copies, copied_s + rebuilt_s)
+    within_s, between_s = _copying_s(steps, copies, took_s)
     pass_s = device.pass_s + within_s
     wrong = differs(steps["forward_s"], pass_s) | differs(steps["duration_s"], pass_s)
     yield wrong_time(steps, wrong, "duration_s", pass_s)
@@ -73,13 +74,16 @@ def _of_repeat(run: RunTables, number: int, device: Dry) -> Iterator[Violations]
 def _block_counts(run: RunTables, copies: pd.DataFrame) -> Floats:
     """Blocks that each copy moves, by its bytes: what is saved may be a part of one."""
     of_activations = (copies["kind"] == ACTIVATIONS).to_numpy()
-    sizes = float(run.engine.activation_block_bytes), float(run.engine.block_bytes or 0)
+    sizes = float(run.engine.activation_block_bytes or 1), float(run.engine.block_bytes or 1)
     counts: Floats = copies["bytes"].to_numpy(float) / np.where(of_activations, *sizes)
     return counts
 
 
 def _copying_s(steps: pd.DataFrame, copies: pd.DataFrame, each_s: Floats) -> tuple[Floats, Floats]:
-    """Seconds of the copies that begin within each pass, and of those since the pass before."""
+    """Seconds of the copies that begin within each pass, and of those since the pass before.
+
+    Each took so long by the clock, which rounds it to whole nanoseconds.
+    """
     begin_s = copies["start_s"].to_numpy(float) + TOLERANCE_S
     at = np.searchsorted(steps["start_s"].to_numpy(float), begin_s, side="right") - 1
     within = (at >= 0) & (begin_s <= steps["end_s"].to_numpy(float)[at] + TOLERANCE_S)
@@ -136,7 +140,9 @@ def repeats_apart(run: RunTables, between_s: float) -> Violations:
 
 
 def differs(
-    found: pd.Series, expected: pd.Series | Floats | float, tolerance_s: float = TOLERANCE_S
+    found: pd.Series | Floats,
+    expected: pd.Series | Floats | float,
+    tolerance_s: float = TOLERANCE_S,
 ) -> Bools:
     """Where a time is missing, or is not the expected one."""
     apart_s = np.asarray(found, np.float64) - np.asarray(expected, np.float64)
