@@ -58,6 +58,7 @@ COUNTS = ["passes", "requests", "preemptions", "tokens", "blocks", "B"]
 """Tables, and units of metrics, of a measured run that are the same whenever it is measured."""
 TIMES = ("_s", "_ns")
 BY_CLOCK = ("stalled", "place", "campaign", "round", "waiting", "repeats_valid")
+WEIGHTED = ["pass_requests_mean", "stalled_passes"]  # metrics in such units, by the clock as well
 MOST_NAMED = 5  # experiments and columns in a line
 
 
@@ -120,7 +121,8 @@ def _counts(table: pa.Table) -> pa.Table:
     if "repeat" in table.column_names:
         table = table.filter(pc.equal(table["repeat"], 0))
     if "metric" in table.column_names:
-        table = table.filter(pc.is_in(table["unit"], pa.array(COUNTS)))
+        timed = pc.is_in(table["metric"], pa.array(WEIGHTED))
+        table = table.filter(pc.and_not(pc.is_in(table["unit"], pa.array(COUNTS)), timed))
     kept = [one for one in table.column_names if not one.endswith(TIMES) and one not in BY_CLOCK]
     return table.select(kept)
 
