@@ -33,6 +33,7 @@ CASES = {
     "activation": ("overflow=activation", "overflow.host_blocks=40"),
     "native": ("overflow=native", "overflow.host_blocks=40", "workload.num_requests=6"),
     "arrivals": (*SWAP, "workload.arrival=poisson", "workload.rate_per_s=8"),
+    "pauses": (*SWAP, "workload.arrival=poisson", "workload.rate_per_s=0.5"),
     "conversations": (
         *("workload=conversation", "workload.num_conversations=5", "workload.max_tokens=120"),
         *("cache.prefix_caching=true", *SWAP),
@@ -59,7 +60,15 @@ def runs(warm: Warm) -> dict[str, Records]:
 def test_a_dry_run_is_valid(name: str, runs: dict[str, Records]) -> None:
     assert found(runs[name], VIOLATED) == set()
     assert "dry_time_wrong" in found(runs[name], HELD)
-    assert len(runs[name].preemptions) or name == "conversations"
+    assert len(runs[name].preemptions) or name in ("pauses", "conversations")
+
+
+def test_a_pass_begins_when_a_request_arrives_where_none_is_there(runs: dict[str, Records]) -> None:
+    steps, requests = runs["pauses"].of_repeat(0).steps, runs["pauses"].of_repeat(0).requests
+    ends_s = (steps["start_s"] + steps["duration_s"]).shift(fill_value=0.0)
+    begins_s = steps.loc[steps["start_s"] > ends_s + 1e-6, "start_s"]
+    assert len(begins_s) > 3
+    assert all(np.isclose(requests["arrival_s"], time_s).any() for time_s in begins_s)
 
 
 @pytest.mark.parametrize("name", ["recompute, mixed", "swap, chunked", "swap, prefill first"])

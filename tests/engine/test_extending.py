@@ -80,8 +80,11 @@ WORDS = (
 @pytest.fixture(scope="module")
 def toys(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Path:
     """A run on a device, of a workload, under a policy and with an action of another package."""
-    directory = tmp_path_factory.mktemp("toys")
-    done = kvscope("run", *WORDS, "--out", str(directory), env=with_toys(warm))
+    return run_with_toys(WORDS, tmp_path_factory.mktemp("toys"), warm)
+
+
+def run_with_toys(words: tuple[str, ...], directory: Path, warm: Warm) -> Path:
+    done = kvscope("run", *words, "--out", str(directory), env=with_toys(warm))
     assert done.returncode == 0, done.stderr
     return directory
 
@@ -134,10 +137,7 @@ SLICED = (
 @pytest.fixture(scope="module")
 def sliced(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Path:
     """A run whose policy cuts prompts before passes are full."""
-    directory = tmp_path_factory.mktemp("sliced")
-    done = kvscope("run", *SLICED, "--out", str(directory), env=with_toys(warm))
-    assert done.returncode == 0, done.stderr
-    return directory
+    return run_with_toys(SLICED, tmp_path_factory.mktemp("sliced"), warm)
 
 
 def test_a_policy_may_cut_prompts_before_a_pass_is_full(sliced: Path, warm: Warm):

@@ -283,7 +283,7 @@ class StudyData:
 
     @property
     def caveats(self) -> list[str]:
-        """What the devices of the experiments say of their numbers, in sentences."""
+        """The caveats of the experiments' devices, each once."""
         known = registry.load_all("device")
         names = {str(run.flat.get("device")) for run in self.runs}
         said = (getattr(known.get(name), "caveat", "") for name in sorted(names))

@@ -151,6 +151,6 @@ def differs(
 
 
 def wrong_time(frame: pd.DataFrame, wrong: Bools, column: str, due_s: Floats) -> Violations:
-    """The rows with a wrong time, of which the first is told with what it is due to be."""
+    """One violation a row with a wrong time; the first is described with the right one."""
     words = f"{column} is {{{column}:.9f}}, the cost model gives {{due_s:.9f}}"
     return bad_rows(frame, wrong, lambda r: words.format_map(r), due_s=due_s)

@@ -12,7 +12,7 @@ class DryPlatform(VirtualPlatform):
 
     @property
     def costs(self) -> "ConstantCosts":
-        """The same for every pass, and for every block."""
+        """Constant seconds of a pass and of a copied block."""
         return ConstantCosts(self.experiment)
 
 

@@ -1,4 +1,4 @@
-"""What an experiment's passes and copies cost on modeled hardware (`virtual.costs.Costs`)."""
+"""Seconds of an experiment's passes and copies on modeled hardware (`virtual.costs.Costs`)."""
 
 from collections.abc import Iterable, Sequence
 

@@ -31,14 +31,14 @@ PLENTY_BYTES = 1 << 60  # the experiment says how many blocks there are
 
 
 class PassListener(Protocol):
-    """Is told of each pass before its time goes by."""
+    """An object that notes each pass before its time goes by."""
 
     def note(self, scheduled: SchedulerOutput, contexts: Mapping[str, int], start_ns: int) -> None:
         """Note a pass that begins at `start_ns`; `contexts` has tokens in the cache."""
 
 
 class VirtualExecutor(WithoutWorker):
-    """Of one engine; a subclass (`executor_class`) has its clock, costs, and listener if any.
+    """The executor of one engine; a subclass (`executor_class`) has its clock, costs and listener.
 
     `by_config` says that vLLM's own layers say what the KV cache keeps.
     """

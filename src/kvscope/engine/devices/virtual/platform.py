@@ -1,4 +1,4 @@
-"""What all devices have in common that let vLLM schedule without a worker."""
+"""The base of the devices on which vLLM schedules without a worker."""
 
 from abc import abstractmethod
 from contextlib import AbstractContextManager
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class VirtualPlatform(Platform):
     """Nothing of the model is allocated or computed; a subclass has the costs."""
 
-    listener: "PassListener | None" = None  # that is told of each pass
+    listener: "PassListener | None" = None  # of passes
 
     def __init__(self, experiment: Experiment) -> None:
         super().__init__(experiment)
@@ -28,7 +28,7 @@ class VirtualPlatform(Platform):
     @property
     @abstractmethod
     def costs(self) -> "Costs":
-        """What passes and copies take."""
+        """Seconds of passes and copies."""
 
     def run_engine(self, directory: Path) -> AbstractContextManager[Any]:
         """vLLM's engine, until the end of a `with` block; garbage is collected at its end."""
