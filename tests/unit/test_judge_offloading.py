@@ -1,5 +1,6 @@
 """What a replay holds of vLLM's offloading: which pass waits for a store, what a load may take."""
 
+from itertools import combinations
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,12 +21,15 @@ STARTS_S = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
 STORE = 7
 
 
-def of_request(stores: dict[int, list[Job]], host_blocks: int) -> tuple[Request, Offloading]:
+def of_request(
+    stores: dict[int, list[Job]], host_blocks: int, prompt: int = 3, stores_outputs: bool = True
+) -> tuple[Request, Offloading]:
     """A request with three blocks, and a replay of these stores, by pass."""
     (kind, *_) = OF_ALL_TOKENS
-    rules = Rules(SIZE, 20, [Group(kind, SIZE)], host_blocks_total=host_blocks)
+    groups = [Group(kind, SIZE)]
+    rules = Rules(SIZE, 20, groups, host_blocks_total=host_blocks, stores_outputs=stores_outputs)
     blocks = Blocks(rules, Prompts(pd.DataFrame({"request_id": ["a"]}), SIZE))
-    request = Request("a", prompt=3 * SIZE, due=1, arrival_s=0.0, order=0)
+    request = Request("a", prompt=prompt * SIZE, due=1, arrival_s=0.0, order=0)
     blocks.grow(request, 3 * SIZE, 0)
     told: Any = SimpleNamespace(starts_s=STARTS_S, stores=stores)
     return request, Offloading(rules, told, blocks)
@@ -64,8 +68,8 @@ class Played:
                 self.jobs.end(self.request, aborted=True)
 
 
-def job(direction: str, blocks: int, first: int, end_s: float = 0.0) -> Job:
-    return Job(STORE, "a", direction, blocks, first, 0.0, end_s, 0.0, None, None)
+def job(direction: str, blocks: int, first: int, end_s: float = 0.0, number: int = STORE) -> Job:
+    return Job(number, "a", direction, blocks, first, 0.0, end_s, 0.0, None, None)
 
 
 @pytest.mark.parametrize("end_s", [at + 0.5 for at in range(6)])
@@ -138,15 +142,81 @@ def test_blocks_of_a_store_that_a_load_takes_are_counted(blocks: int) -> None:
 def test_what_a_pass_fills_is_stored(
     store: tuple[int, int] | None, filled: int, host_blocks: int
 ) -> None:
-    """All of it where the host has room; else as much as vLLM likes, of what is filled."""
+    """All of it; where the host lacks room, none of it is no fault."""
     stores = [job(OUT, store[1], store[0])] if store else []
     request, jobs = of_request({1: stores}, host_blocks)
     jobs.offer(request, filled * SIZE + SIZE - 1)
+    all_of_it = (0, filled) if filled else None
     assert bool([*jobs.store(1)]) == (
-        store != (0, filled) and not (store is None and not filled)
-        if filled <= host_blocks
-        else store is not None and sum(store) > filled
+        store != all_of_it and not (store is None and filled > host_blocks)
     )
+
+
+@pytest.mark.parametrize("stores_outputs", [False, True])
+@pytest.mark.parametrize("blocks", [0, 1, 2, 3])
+def test_outputs_are_stored_where_the_policy_does_so(blocks: int, stores_outputs: bool) -> None:
+    stores = [job(OUT, blocks, 0)] if blocks else []
+    request, jobs = of_request({1: stores}, 100, prompt=2, stores_outputs=stores_outputs)
+    request.given = SIZE
+    jobs.offer(request, 3 * SIZE)
+    assert bool([*jobs.store(1)]) == (blocks != (3 if stores_outputs else 2))
+
+
+FULL = 2  # blocks of a host that has two of three blocks and more
+
+
+def resumed(first: int, stores: dict[int, list[Job]]) -> tuple[Request, Offloading]:
+    """A request that stored two blocks, in a full host, and resumes with a load of so many."""
+    request, jobs = of_request({0: [job(OUT, 2, 0)], **stores}, host_blocks=FULL)
+    jobs.offer(request, 2 * SIZE)
+    assert [*jobs.store(0)] == []
+    jobs.stored_blocks = FULL + 1  # others' blocks: some have left
+    assert [*jobs.load(request, job(IN, first, 0))] == []
+    return request, jobs
+
+
+@pytest.mark.parametrize("loaded", [0, 1, 2])
+@pytest.mark.parametrize("first", [0, 1, 2, 3])
+@pytest.mark.parametrize("blocks", [0, 1, 2, 3])
+def test_a_store_into_a_full_host_has_what_is_due(first: int, blocks: int, loaded: int) -> None:
+    """The third block, and of those before it that were not loaded any that have left the host.
+
+    A plain reference: the sets of blocks that vLLM may find missing, and what they look like.
+    """
+    request, jobs = resumed(loaded, {1: [job(OUT, blocks, first, number=8)]})
+    jobs.offer(request, 3 * SIZE)
+    perhaps = range(loaded, 2)
+    missing = [{2, *gone} for count in range(3) for gone in combinations(perhaps, count)]
+    possible = {(min(one), len(one)): one for one in missing}
+    assert bool([*jobs.store(1)]) == ((first, blocks) not in possible)
+    if (first, blocks) in possible:
+        alike = [one for one in missing if (min(one), len(one)) == (first, blocks)]
+        assert jobs.stores[8].sure == (len(alike) == 1)
+
+
+def test_what_was_stored_into_a_full_host_is_not_due_again() -> None:
+    again = {1: [job(OUT, 1, 2)], 2: [job(OUT, 1, 2)]}
+    request, jobs = resumed(2, again)
+    words = []
+    for step in (1, 2):
+        jobs.offer(request, 3 * SIZE)
+        words.append([*jobs.store(step)])
+    assert [len(each) for each in words] == [0, 1]
+
+
+def test_a_store_after_the_last_pass_must_be_due() -> None:
+    last = len(STARTS_S) - 1
+    _, jobs = of_request({last: [job(OUT, 1, 0)]}, host_blocks=100)
+    assert [*jobs.store(last)] == []  # of a request that ended with it, perhaps
+    assert [word.split()[-4:] for word in jobs.store_rest()] == [["that", "are", "not", "due"]]
+
+
+def test_stores_that_are_not_due_take_room() -> None:
+    """One complaint for them is enough: the host may lack room for what was due."""
+    request, jobs = of_request({0: [job(OUT, 3, 0)]}, host_blocks=3)
+    assert len([*jobs.store(0)]) == 1
+    jobs.offer(request, SIZE)
+    assert [*jobs.store(1)] == []
 
 
 @pytest.mark.parametrize("step", [1, 4])

@@ -202,10 +202,12 @@ class Offloading:
                 yield f"{stores}, due are {len(due)} from {due[0]} on"
         elif first < request.stored or last > full:
             yield f"{stores}, there are {request.stored} to {full - 1}"
+        elif not _covers(job, due):
+            yield f"{stores}, which lack some of {len(due)} that are due from {due[0]} on"
         self.stored_blocks += job.blocks
         places = range(max(first, request.stored), full)
-        sure = places if len(places) == job.blocks else due
-        self._keep(request, job, places if len(sure) != job.blocks else sure, sure)
+        sure = places if len(places) == job.blocks else sorted({first, *due}.intersection(places))
+        self._keep(request, job, sure if len(sure) == job.blocks else places, sure)
         request.stored = max(request.stored, full)
 
     def _keep(
@@ -221,3 +223,10 @@ class Offloading:
             name = self._blocks.name(request, at)
             others = [] if at in sure else self._stores_of.get(name, [])
             self._stores_of[name] = [*others, store]
+
+
+def _covers(job: Job, due: Sequence[int]) -> bool:
+    """Whether a store can have all blocks that are due, its first one among its blocks."""
+    if not due:
+        return True
+    return job.first_block <= due[0] and job.blocks >= len(due) + (job.first_block < due[0])
