@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kvscope.results import Run, Study
+    from kvscope.results import Run
+    from kvscope.study_results import Study
 
 __version__ = "0.2.0"
 
@@ -29,6 +30,6 @@ def study(name: str, results: str | PathLike[str] = "results") -> "Study":
 
     BadInput if `name` is not a valid name of a study.
     """
-    from kvscope.results import Study  # pandas comes with it
+    from kvscope.study_results import Study  # pandas comes with it
 
     return Study(name, Path(results))

@@ -14,7 +14,8 @@ from scipy import stats
 
 from kvscope import tables
 from kvscope.analyse.metrics import BY_NAME
-from kvscope.analyse.records import Records, counted_repeats
+from kvscope.analyse.records import Records
+from kvscope.analyse.run_view import counted_repeats
 from kvscope.analyse.statistics import estimate
 from kvscope.errors import BadInput
 from kvscope.interval import half_width, half_width_share

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 from kvscope import tables
 from kvscope.analyse.events import Events, read_events
-from kvscope.analyse.records import Records, kept
 from kvscope.analyse.reuse import Bursts, Reuses, bursts_of, keys, reuses_of, starts_of
+from kvscope.analyse.run_view import RunView, kept
 from kvscope.arraytypes import Int64s
 from kvscope.events import K_READ
 from kvscope.layout import tables_directory
@@ -106,7 +106,7 @@ def find_trace(run: Path, record: RunRecord, made: Path | None = None) -> KvTrac
 
 
 @kept
-def trace_of(records: Records) -> KvTrace | None:
+def trace_of(records: RunView) -> KvTrace | None:
     """The KV events of records; None if they have none."""
     if records.repeat is None:
         return find_trace(records.directory, records.record, records.tables_directory)

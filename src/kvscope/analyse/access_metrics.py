@@ -5,13 +5,13 @@ from typing import Any
 
 from kvscope.analyse.access import ACCESS_FREE_SHARE, trace_of
 from kvscope.analyse.metric import Metric
-from kvscope.analyse.records import Records
+from kvscope.analyse.run_view import RunView
 
 
 def _metric(
     name: str, unit: str, heading: str, formula: str, needs_all: str = "", **display: Any
 ) -> Metric:
-    def of(records: Records) -> float:
+    def of(records: RunView) -> float:
         trace = trace_of(records)
         return trace.metric(name, records.steps) if trace else math.nan
 

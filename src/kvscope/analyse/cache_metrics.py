@@ -9,37 +9,37 @@ import pandas as pd
 
 from kvscope.actions import keeps_tokens
 from kvscope.analyse.metric import metric, ratio
-from kvscope.analyse.records import Records
+from kvscope.analyse.run_view import RunView
 from kvscope.kv_use import token_share
 
 
 @metric("passes", "Forward passes", display="a repeat")
-def forward_passes(records: Records) -> float:
+def forward_passes(records: RunView) -> float:
     """rows of S"""
     return float(len(records.steps))
 
 
 @metric("requests", "Requests in a pass, mean", column=165)
-def pass_requests_mean(records: Records) -> float:
+def pass_requests_mean(records: RunView) -> float:
     """Σ(S.requests · S.duration_s) / ΣS.duration_s"""
     return _time_weighted(records.steps["requests"].astype(float), records.steps)
 
 
 @metric("share", "KV use in blocks, mean", column=170, first=True)
-def kv_block_utilization_mean(records: Records) -> float:
+def kv_block_utilization_mean(records: RunView) -> float:
     """Σ(S.kv_blocks_used / S.kv_blocks_total · S.duration_s) / ΣS.duration_s"""
     steps = records.steps
     return _time_weighted(steps["kv_blocks_used"] / steps["kv_blocks_total"], steps)
 
 
 @metric("share", "KV use in blocks, peak")
-def kv_block_utilization_peak(records: Records) -> float:
+def kv_block_utilization_peak(records: RunView) -> float:
     """max(S.kv_blocks_used / S.kv_blocks_total)"""
     return float((records.steps["kv_blocks_used"] / records.steps["kv_blocks_total"]).max())
 
 
 @metric("B", "KV cache in use, peak", display="GiB")
-def kv_bytes_peak(records: Records) -> float:
+def kv_bytes_peak(records: RunView) -> float:
     """max(S.context_bytes), or where it is null max(S.kv_blocks_used) · engine.block_bytes of
     `run.json`
     """
@@ -50,7 +50,7 @@ def kv_bytes_peak(records: Records) -> float:
 
 
 @metric("share", "KV use in tokens, mean", column=180)
-def kv_token_utilization_mean(records: Records) -> float:
+def kv_token_utilization_mean(records: RunView) -> float:
     """Σ(S.kv_tokens_used / (S.kv_blocks_total · block size) · S.duration_s) / ΣS.duration_s; no
     value where KV groups differ
     """
@@ -58,7 +58,7 @@ def kv_token_utilization_mean(records: Records) -> float:
 
 
 @metric("share", "KV use in bytes, mean", optional=True, column=182)
-def kv_byte_utilization_mean(records: Records) -> float:
+def kv_byte_utilization_mean(records: RunView) -> float:
     """Σ(S.kv_bytes_used / (S.kv_blocks_total · engine.block_bytes of `run.json`) · S.duration_s) /
     ΣS.duration_s; no value where one KV group keeps all tokens
     """
@@ -68,7 +68,7 @@ def kv_byte_utilization_mean(records: Records) -> float:
 
 
 @metric("share", "Padding of KV blocks, mean", better=-1, optional=True, column=184)
-def kv_padding_mean(records: Records) -> float:
+def kv_padding_mean(records: RunView) -> float:
     """Σ((1 − S.kv_bytes_used / (S.kv_blocks_used · engine.block_bytes)) · S.duration_s) /
     ΣS.duration_s; no value where one KV group keeps all tokens
     """
@@ -78,19 +78,19 @@ def kv_padding_mean(records: Records) -> float:
 
 
 @metric("B", "Bytes lost by a preemption, mean", display="MiB", optional=True, column=186)
-def preempted_bytes_mean(records: Records) -> float:
+def preempted_bytes_mean(records: RunView) -> float:
     """mean of P.kv_bytes, over preemptions"""
     return float(records.preemptions["kv_bytes"].astype(float).mean())
 
 
-def _of_groups(records: Records) -> pd.DataFrame:
+def _of_groups(records: RunView) -> pd.DataFrame:
     """The passes of a run whose KV groups differ."""
     steps = records.steps
     return steps[steps["group_blocks_used"].notna()]
 
 
 @metric("share", "Host pool in use, peak")
-def host_block_utilization_peak(records: Records) -> float:
+def host_block_utilization_peak(records: RunView) -> float:
     """max(S.host_blocks_used / S.host_blocks_total); no value without a pool"""
     pool = records.steps[records.steps["host_blocks_total"] > 0]
     return float((pool["host_blocks_used"] / pool["host_blocks_total"]).max())
@@ -106,26 +106,26 @@ def _time_weighted(share: pd.Series, steps: pd.DataFrame) -> float:
 
 
 @metric("preemptions", "Preemptions", better=-1, display="a repeat", column=90, first=True)
-def preemptions(records: Records) -> float:
+def preemptions(records: RunView) -> float:
     """rows of P with event `preempt`"""
     return float((records.preemptions["event"] == "preempt").sum())
 
 
 @metric("preemptions", "Preemptions of one request, most", better=-1)
-def most_preemptions(records: Records) -> float:
+def most_preemptions(records: RunView) -> float:
     """most rows of P with event `preempt` of one request; 0 without any"""
     rows = records.preemptions.query("event == 'preempt'")
     return float(rows["request_id"].value_counts().max()) if len(rows) else 0.0
 
 
 @metric("tokens", "Recomputed tokens", better=-1, display="tokens a repeat", column=100)
-def recomputed_tokens(records: Records) -> float:
+def recomputed_tokens(records: RunView) -> float:
     """ΣS.recomputed_tokens: tokens whose K and V were computed, lost, and computed again"""
     return float(records.steps["recomputed_tokens"].sum())
 
 
 @metric("tokens", "Tokens lost by preemptions", better=-1, display="a repeat")
-def lost_tokens(records: Records) -> float:
+def lost_tokens(records: RunView) -> float:
     """ΣP.tokens, over events `preempt` of actions that keep nothing: tokens that are computed again
     unless they are found
     """
@@ -133,11 +133,11 @@ def lost_tokens(records: Records) -> float:
     return float(rows["tokens"][(rows["event"] == "preempt") & ~keeps_tokens(rows["policy"])].sum())
 
 
-def _of_prefix_cache(function: Callable[[Records], float]) -> Callable[[Records], float]:
+def _of_prefix_cache(function: Callable[[RunView], float]) -> Callable[[RunView], float]:
     """A metric that a run without a prefix cache does not define."""
 
     @wraps(function)
-    def of(records: Records) -> float:
+    def of(records: RunView) -> float:
         record = records.record
         by_server = record.recorded and record.recorded.prefix_caching
         caches = by_server or record.engine.states("prefix_cache")
@@ -146,12 +146,12 @@ def _of_prefix_cache(function: Callable[[Records], float]) -> Callable[[Records]
     return of
 
 
-def _of_cached_blocks(function: Callable[[Records], float]) -> Callable[[Records], float]:
+def _of_cached_blocks(function: Callable[[RunView], float]) -> Callable[[RunView], float]:
     """A metric of which blocks were found; recordings of several KV groups do not know them."""
 
     @_of_prefix_cache
     @wraps(function)
-    def of(records: Records) -> float:
+    def of(records: RunView) -> float:
         known = records.batch["own_hit_tokens"].notna().any()
         return function(records) if known else math.nan
 
@@ -160,7 +160,7 @@ def _of_cached_blocks(function: Callable[[Records], float]) -> Callable[[Records
 
 @metric("share", "Prefix cache hits", better=1, optional=True, column=104, first=True)
 @_of_prefix_cache
-def prefix_cache_hit_rate(records: Records) -> float:
+def prefix_cache_hit_rate(records: RunView) -> float:
     """ΣB.hit_tokens / Σ(B.hit_tokens + S.prefill_tokens): of the tokens of prompts and resumptions
     that are on the device, those found in the prefix cache; no value without one
     """
@@ -170,21 +170,21 @@ def prefix_cache_hit_rate(records: Records) -> float:
 
 @metric("tokens", "Own tokens found", better=1, optional=True, column=105, display="a repeat")
 @_of_cached_blocks
-def own_hit_tokens(records: Records) -> float:
+def own_hit_tokens(records: RunView) -> float:
     """ΣB.own_hit_tokens: tokens found in blocks that the request itself had computed and lost"""
     return float(records.batch["own_hit_tokens"].sum())
 
 
 @metric("tokens", "Others' tokens found", better=1, optional=True, column=106, display="a repeat")
 @_of_cached_blocks
-def other_hit_tokens(records: Records) -> float:
+def other_hit_tokens(records: RunView) -> float:
     """Σ(B.hit_tokens − B.own_hit_tokens): tokens found in blocks that another request computed"""
     return float((records.batch["hit_tokens"] - records.batch["own_hit_tokens"]).sum())
 
 
 @metric("share", "Lost tokens found again", better=1, optional=True, column=107)
 @_of_prefix_cache
-def lost_tokens_found_share(records: Records) -> float:
+def lost_tokens_found_share(records: RunView) -> float:
     """Σmin(P.hit_tokens, P.tokens) / ΣP.tokens, over events `resume` of actions that keep nothing:
     of the tokens that preempted requests had lost, those found in the prefix cache on resumption
     """
@@ -196,19 +196,19 @@ def lost_tokens_found_share(records: Records) -> float:
 
 @metric("blocks", "Evictions from the prefix cache", better=-1, optional=True, display="a repeat")
 @_of_cached_blocks
-def prefix_cache_evictions(records: Records) -> float:
+def prefix_cache_evictions(records: RunView) -> float:
     """rows of `evictions`: cached blocks that were given to requests with other tokens"""
     return float(len(records.evictions))
 
 
 @metric("s", "Wait of a preempted request, mean", better=-1)
-def preemption_wait_mean_s(records: Records) -> float:
+def preemption_wait_mean_s(records: RunView) -> float:
     """mean of P.wait_s: from a preemption to the schedule that resumes the request"""
     return float(records.preemptions.query("event == 'resume'")["wait_s"].astype(float).mean())
 
 
 @metric("s", "Wait of a preempted request, longest", better=-1)
-def preemption_wait_longest_s(records: Records) -> float:
+def preemption_wait_longest_s(records: RunView) -> float:
     """greatest ΣP.wait_s of one request: all of its waits to resume, which is its starvation"""
     rows = records.preemptions.query("event == 'resume'")
     waits = rows["wait_s"].astype(float).groupby(rows["request_id"]).sum(min_count=1)

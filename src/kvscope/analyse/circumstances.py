@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kvscope.analyse.records import Records, counted_repeats, disturbances, sharings
+from kvscope.analyse.run_view import RunView, counted_repeats, disturbances, sharings
 from kvscope.analyse.serving_metrics import makespan_s, stall_time_s
 from kvscope.analyse.statistics import coefficient_of_variation
 from kvscope.runschema import RepeatRecord, RunRecord
@@ -44,7 +44,7 @@ class Circumstance:
     detail: str
 
 
-def find_circumstances(records: Records) -> list[Circumstance]:
+def find_circumstances(records: RunView) -> list[Circumstance]:
     """The circumstances of a complete run; none of modeled times, which no load changes."""
     record = records.record
     if not records.by_clock:
@@ -119,7 +119,7 @@ def _shortened(described: Sequence[str], found: int, repeats: int) -> str:
     return "; ".join([*described, *rest])
 
 
-def _lone_repeat(records: Records) -> str:
+def _lone_repeat(records: RunView) -> str:
     return "1 repeat" if len(list(records.valid_repeats())) == 1 else ""
 
 
@@ -132,12 +132,12 @@ def _waited(record: RunRecord) -> str:
     return f"{percent(mean)} of the time ({percent(min(shares))} to {percent(max(shares))})"
 
 
-def _cold(records: Records) -> str:
+def _cold(records: RunView) -> str:
     missed = records.record.warmup.uncovered_classes
     return f"classes {', '.join(missed)}" if missed and records.depends_on_speed else ""
 
 
-def _of_passes(records: Records) -> dict[str, str]:
+def _of_passes(records: RunView) -> dict[str, str]:
     repeats = list(records.valid_repeats())
     variation = coefficient_of_variation([makespan_s(repeat) for repeat in repeats])
     stalls = list(_stalls(repeats))
@@ -149,7 +149,7 @@ def _of_passes(records: Records) -> dict[str, str]:
     }
 
 
-def _stalls(repeats: Sequence[Records]) -> Iterator[str]:
+def _stalls(repeats: Sequence[RunView]) -> Iterator[str]:
     for repeat in repeats:
         share = stall_time_s(repeat) / makespan_s(repeat)
         if share > MAXIMUM_STALL_SHARE:

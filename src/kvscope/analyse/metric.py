@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kvscope import plugins
 
 if TYPE_CHECKING:  # imports this module
-    from kvscope.analyse.records import Records
+    from kvscope.analyse.run_view import RunView
 
 GROUP = "kvscope.metric"
 
@@ -79,12 +79,12 @@ class Metric(Measure):
     requests and preemptions.
     """
 
-    of: "Callable[[Records], float]"
+    of: "Callable[[RunView], float]"
     uncertainty: "Metric | None" = None
     needs_all: str = ""
     modeled_interval: bool = False
 
-    def __call__(self, records: "Records") -> float:
+    def __call__(self, records: "RunView") -> float:
         """The metric's value for one repeat, in `unit`."""
         return self.of(records)
 
@@ -105,13 +105,13 @@ def metric(
     uncertainty: "Metric | None" = None,
     modeled_interval: bool = False,
     **display: Any,
-) -> "Callable[[Callable[[Records], float]], Metric]":
+) -> "Callable[[Callable[[RunView], float]], Metric]":
     """Declare a function as a metric: its name, and its docstring's first paragraph as formula.
 
     `display` are the fields of Measure that say how it is displayed.
     """
 
-    def declared(of: "Callable[[Records], float]") -> Metric:
+    def declared(of: "Callable[[RunView], float]") -> Metric:
         formula = " ".join((of.__doc__ or "").partition("\n\n")[0].split())
         return Metric(
             of.__name__,

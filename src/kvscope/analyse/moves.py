@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvscope.analyse.records import Records
+from kvscope.analyse.run_view import RunView
 from kvscope.arraytypes import Floats, Int64s
 from kvscope.copies import ACTIVATIONS
 from kvscope.plan.hardware.cost import copies_in
@@ -16,7 +16,7 @@ from kvscope.plan.hardware.overflow_cost import OverflowCost
 
 
 class Seconds(NamedTuple):
-    """Of each row of `Records.moves`, then of each pass; 0 where nothing was saved.
+    """Of each row of `RunView.moves`, then of each pass; 0 where nothing was saved.
 
     Copies take `copied_s` on the device and `issued_s` until the host's calls return; `rebuilt_s`
     are for K and V of activations. What a pass saves is gathered in `gathered_s` and copied in
@@ -32,7 +32,7 @@ class Seconds(NamedTuple):
 
 @dataclass(frozen=True)
 class Moves:
-    """Of each row of `Records.moves`: bytes, calls that copy, and the tokens rebuilt; of each pass:
+    """Of each row of `RunView.moves`: bytes, calls that copy, and the tokens rebuilt; of each pass:
     what it saved of activations, in bytes and calls.
     """
 
@@ -44,7 +44,7 @@ class Moves:
     save_copies: Int64s
 
     @classmethod
-    def recorded(cls, repeat: Records, cost: OverflowCost) -> "Moves":
+    def recorded(cls, repeat: RunView, cost: OverflowCost) -> "Moves":
         """Of a modeled repeat on the hardware of `cost`: as many copies as took these seconds."""
         found = cls._without_copies(repeat)
         copied_s = repeat.moves["copy_s"].to_numpy(float)
@@ -60,7 +60,7 @@ class Moves:
         return found
 
     @classmethod
-    def assumed(cls, repeat: Records, cost: OverflowCost) -> "Moves":
+    def assumed(cls, repeat: RunView, cost: OverflowCost) -> "Moves":
         """Of a measured repeat, whose copies are not recorded.
 
         Coalesced ones are in one stretch of the host's blocks; each request's tokens are saved in
@@ -78,7 +78,7 @@ class Moves:
         return found
 
     @classmethod
-    def _without_copies(cls, repeat: Records) -> "Moves":
+    def _without_copies(cls, repeat: RunView) -> "Moves":
         """A row that fetches activations rebuilds the tokens of its request but those found."""
         rows, resumed = repeat.moves, repeat.preemptions[repeat.preemptions["event"] == "resume"]
         missed = resumed["tokens"] - resumed["hit_tokens"].astype(float).fillna(0)
@@ -118,18 +118,18 @@ class Moves:
         )
 
 
-def save_s_of(repeat: Records) -> Floats:
+def save_s_of(repeat: RunView) -> Floats:
     """Recorded seconds of what each pass saved, in the order of `step`; 0 where nothing was."""
     return _of_passes(repeat, "copy_s")
 
 
-def _of_passes(repeat: Records, column: str) -> Floats:
+def _of_passes(repeat: RunView, column: str) -> Floats:
     """The sum of a column over what each pass saved, in the order of `step`."""
     saved, steps = repeat.saved, _steps(repeat)
     at = np.searchsorted(steps, saved["step"])
     return np.bincount(at, saved[column].to_numpy(np.float64), len(steps)).astype(np.float64)
 
 
-def _steps(repeat: Records) -> Int64s:
+def _steps(repeat: RunView) -> Int64s:
     steps: Int64s = np.sort(repeat.steps["step"].to_numpy(np.int64))
     return steps

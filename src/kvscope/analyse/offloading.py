@@ -8,17 +8,17 @@ import math
 import pandas as pd
 
 from kvscope.analyse.metric import metric
-from kvscope.analyse.records import Records
+from kvscope.analyse.run_view import RunView
 
 
 @metric("B", "Bytes stored", display="GB", optional=True)
-def offload_stored_bytes(records: Records) -> float:
+def offload_stored_bytes(records: RunView) -> float:
     """ΣT.bytes of jobs with direction `out`: vLLM's `vllm:kv_offload_store_bytes`"""
     return math.fsum(records.stored["bytes"])
 
 
 @metric("B", "Bytes stored and never loaded", better=-1, display="GB", optional=True)
-def offload_unused_bytes(records: Records) -> float:
+def offload_unused_bytes(records: RunView) -> float:
     """ΣT.bytes · (1 − T.loaded_blocks / T.blocks) of jobs with direction `out`"""
     rows = records.stored
     unused = 1 - rows["loaded_blocks"].astype(float) / rows["blocks"]
@@ -26,25 +26,25 @@ def offload_unused_bytes(records: Records) -> float:
 
 
 @metric("B", "Bytes loaded", display="GB", optional=True)
-def offload_loaded_bytes(records: Records) -> float:
+def offload_loaded_bytes(records: RunView) -> float:
     """ΣT.bytes of jobs with direction `in`: vLLM's `vllm:kv_offload_load_bytes`"""
     return math.fsum(records.loaded["bytes"])
 
 
 @metric("s", "Stores", optional=True)
-def offload_store_s(records: Records) -> float:
+def offload_store_s(records: RunView) -> float:
     """ΣT.copy_s of jobs with direction `out`: vLLM's `vllm:kv_offload_store_time`"""
     return math.fsum(records.stored["copy_s"])
 
 
 @metric("s", "Loads", optional=True)
-def offload_load_s(records: Records) -> float:
+def offload_load_s(records: RunView) -> float:
     """ΣT.copy_s of jobs with direction `in`: vLLM's `vllm:kv_offload_load_time`"""
     return math.fsum(records.loaded["copy_s"])
 
 
 @metric("tokens", "Tail tokens recomputed", better=-1, optional=True)
-def offload_tail_tokens(records: Records) -> float:
+def offload_tail_tokens(records: RunView) -> float:
     """ΣP.recomputed_tokens over resumptions that vLLM's offloading loaded blocks for"""
     rows = records.preemptions
     resumed = rows[rows["event"] == "resume"]
@@ -54,7 +54,7 @@ def offload_tail_tokens(records: Records) -> float:
 
 
 @metric("s", "Waiting for loads", better=-1, optional=True)
-def offload_wait_s(records: Records) -> float:
+def offload_wait_s(records: RunView) -> float:
     """Σ(S.start_s of the pass that a load serves − T.ordered_s): requests hold their blocks, and
     are in no pass
     """
@@ -63,7 +63,7 @@ def offload_wait_s(records: Records) -> float:
 
 
 @metric("s", "Every request waits for copies", better=-1, optional=True)
-def offload_idle_s(records: Records) -> float:
+def offload_idle_s(records: RunView) -> float:
     """ΣS.load_wait_s: there is no pass, as every request waits for copies"""
     if records.record.recorded:
         return math.nan
@@ -71,12 +71,12 @@ def offload_idle_s(records: Records) -> float:
 
 
 @metric("stores", "Stores that a pass waits for", better=-1, optional=True)
-def offload_awaited_stores(records: Records) -> float:
+def offload_awaited_stores(records: RunView) -> float:
     """rows of T with `awaited_step`: the pass gives their blocks away, and waits if they go on"""
     return float(records.stored["awaited_step"].notna().sum())
 
 
-def served_loads(records: Records) -> pd.DataFrame:
+def served_loads(records: RunView) -> pd.DataFrame:
     """The loads of a repeat, with `served_s`, the start of the pass that began with them."""
     if records.loaded.empty:
         return records.loaded.assign(served_s=pd.Series(dtype=float))

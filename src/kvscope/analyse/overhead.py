@@ -11,7 +11,7 @@ import pandas as pd
 from scipy.spatial import KDTree
 
 from kvscope.analyse.metric import metric
-from kvscope.analyse.records import Records
+from kvscope.analyse.run_view import RunView
 from kvscope.arraytypes import Floats
 from kvscope.due import plain_decode
 
@@ -22,7 +22,7 @@ NORMAL_95 = 1.96
 
 
 @metric("s", "Resume overhead, gross", modeled_interval=True, better=-1)
-def resume_overhead_gross_s(records: Records) -> float:
+def resume_overhead_gross_s(records: RunView) -> float:
     """Σ(S.duration_s over passes with resumed_requests > 0) + swap_out_s. Source: kvscope"""
     return float(_resuming_passes(records)["duration_s"].sum()) + swap_out_s(records)
 
@@ -30,7 +30,7 @@ def resume_overhead_gross_s(records: Records) -> float:
 @metric(
     "s", "Resume overhead, the paper's", modeled_interval=True, better=-1, optional=True, column=50
 )
-def resume_overhead_as_published_s(records: Records) -> float:
+def resume_overhead_as_published_s(records: RunView) -> float:
     """Σ(S.duration_s over passes with resumed_requests > 0) + Σ(T.end_s − T.start_s over rows with
     direction `out` and kind `kv`): swap-out by a clock around calls that do not synchronise, as the
     paper timed it. On a GPU these return before the copies end. Source: the post-processing of logs
@@ -41,7 +41,7 @@ def resume_overhead_as_published_s(records: Records) -> float:
     return float(_resuming_passes(records)["duration_s"].sum()) + issued_s
 
 
-def net_of_resuming(records: Records) -> Floats:
+def net_of_resuming(records: RunView) -> Floats:
     """Seconds of each resuming pass that the resumption caused, one value a pass.
 
     These are its copies back, what it rebuilds, and `_resumption_share` of the time beyond these
@@ -58,7 +58,7 @@ def net_of_resuming(records: Records) -> Floats:
 
 
 @metric("s", "Net, where nothing resumes", display="ms", signed=True, optional=True, column=70)
-def resume_overhead_net_control_s(records: Records) -> float:
+def resume_overhead_net_control_s(records: RunView) -> float:
     """the net measure of passes that resume nothing, which is its error; see below
 
     Each resuming pass is replaced by the mean of the TWINS plain decode passes of its repeat that
@@ -80,7 +80,7 @@ def resume_overhead_net_control_s(records: Records) -> float:
 
 
 @metric("s", "Net, uncertainty", display="ms", optional=True, column=80)
-def resume_overhead_net_uncertainty_s(records: Records) -> float:
+def resume_overhead_net_uncertainty_s(records: RunView) -> float:
     """max(|resume_overhead_net_control_s|, 1.96 · e · √Σ share²), e the root mean square error of
     plain decode passes, share that of resumption in each pass; see below
 
@@ -106,12 +106,12 @@ def resume_overhead_net_uncertainty_s(records: Records) -> float:
     column=60,
     first=True,
 )
-def resume_overhead_net_s(records: Records) -> float:
+def resume_overhead_net_s(records: RunView) -> float:
     """Σ(net over passes with resumed_requests > 0) + swap_out_s; see below. Source: kvscope"""
     return float(net_of_resuming(records).sum()) + swap_out_s(records)
 
 
-def control_errors_s(records: Records) -> pd.Series:
+def control_errors_s(records: RunView) -> pd.Series:
     """Seconds of each plain decode pass beyond those expected by a fit that leaves it out."""
     plain = records.steps[plain_decode(records.steps)]
     due = records.pass_durations.held_out_due_s.loc[plain.index]
@@ -119,25 +119,25 @@ def control_errors_s(records: Records) -> pd.Series:
 
 
 @metric("s", "Swap out", modeled_interval=True)
-def swap_out_s(records: Records) -> float:
+def swap_out_s(records: RunView) -> float:
     """ΣT.copy_s over rows with direction `out` and kind `kv`: time of the copies to the host"""
     return _total(records.swapped_out, "copy_s")
 
 
 @metric("s", "Swap in", modeled_interval=True)
-def swap_in_s(records: Records) -> float:
+def swap_in_s(records: RunView) -> float:
     """ΣT.copy_s over rows with direction `in`: time of the copies back"""
     return _total(records.copied_back, "copy_s")
 
 
 @metric("s", "Rebuild K and V", modeled_interval=True)
-def rebuild_s(records: Records) -> float:
+def rebuild_s(records: RunView) -> float:
     """ΣT.rebuild_s: device time to make K and V of activations"""
     return math.fsum(records.transfers["rebuild_s"].astype(float).fillna(0))
 
 
 @metric("s", "Write-through", modeled_interval=True)
-def save_s(records: Records) -> float:
+def save_s(records: RunView) -> float:
     """ΣT.copy_s over rows with direction `out` and kind `activations`: device time to copy them to
     the host as they are computed. On a GPU these copies run behind the next pass
     """
@@ -145,13 +145,13 @@ def save_s(records: Records) -> float:
 
 
 @metric("B", "Bytes swapped", display="GB")
-def swapped_bytes(records: Records) -> float:
+def swapped_bytes(records: RunView) -> float:
     """ΣT.bytes of preempted requests: both directions"""
     return _total(pd.concat([records.swapped_out, records.copied_back]), "bytes")
 
 
 @metric("preemptions", "Preemptions recomputed for want of host room")
-def recompute_fallbacks(records: Records) -> float:
+def recompute_fallbacks(records: RunView) -> float:
     """rows of P with event `preempt` and `refused`: the host pool had no room for them"""
     rows = records.preemptions
     return float(((rows["event"] == "preempt") & rows["refused"].astype(bool)).sum())
@@ -168,7 +168,7 @@ def _resumption_share(passes: pd.DataFrame) -> Floats:
     return np.where(prefill > 0, recomputed / np.maximum(prefill, 1), 1.0)
 
 
-def _resuming_passes(records: Records) -> pd.DataFrame:
+def _resuming_passes(records: RunView) -> pd.DataFrame:
     return records.steps[records.steps["resumed_requests"] > 0]
 
 
@@ -181,7 +181,7 @@ def _total(rows: pd.DataFrame, column: str) -> float:
     return math.fsum(rows[column].astype(float))
 
 
-def _swap_in_s_by_pass(records: Records, steps: pd.Series) -> Floats:
+def _swap_in_s_by_pass(records: RunView, steps: pd.Series) -> Floats:
     """Seconds to copy blocks back, and to rebuild them, in each of these steps; 0 without any."""
     rows = records.copied_back
     back_s = rows["copy_s"] + rows["rebuild_s"].astype(float).fillna(0)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from kvscope.analyse.metric import Metric, metric, ratio
-from kvscope.analyse.records import Records
+from kvscope.analyse.run_view import RunView
 from kvscope.arraytypes import Floats
 
 
 @metric("s", "Makespan", modeled_interval=True, better=-1, column=30)
-def makespan_s(records: Records) -> float:
+def makespan_s(records: RunView) -> float:
     """max(R.finished_s) − min(R.arrival_s), over all requests, aborted ones included. Without
     requests (an import): max(S.end_s)
     """
@@ -27,7 +27,7 @@ def makespan_s(records: Records) -> float:
 
 
 @metric("tokens/s", "Throughput", modeled_interval=True, better=1, column=10, first=True)
-def throughput_tokens_per_s(records: Records) -> float:
+def throughput_tokens_per_s(records: RunView) -> float:
     """Σ(R.prompt_tokens + R.output_tokens) / makespan_s, over served requests; tokens of
     aborted requests do not count
     """
@@ -36,19 +36,19 @@ def throughput_tokens_per_s(records: Records) -> float:
 
 
 @metric("tokens/s", "Throughput without stalls", modeled_interval=True, better=1, column=20)
-def throughput_without_stalls_tokens_per_s(records: Records) -> float:
+def throughput_without_stalls_tokens_per_s(records: RunView) -> float:
     """the same over makespan_s − stall_time_s"""
     tokens = _served_tokens(records, "prompt_tokens", "output_tokens")
     return ratio(tokens, makespan_s(records) - stall_time_s(records))
 
 
 @metric("tokens/s", "Output throughput", modeled_interval=True, better=1)
-def output_throughput_tokens_per_s(records: Records) -> float:
+def output_throughput_tokens_per_s(records: RunView) -> float:
     """ΣR.output_tokens / makespan_s, over served requests"""
     return ratio(_served_tokens(records, "output_tokens"), makespan_s(records))
 
 
-def _served_tokens(records: Records, *columns: str) -> float:
+def _served_tokens(records: RunView, *columns: str) -> float:
     """The sum of these columns over served requests; NaN if no requests were recorded."""
     if records.requests.empty:
         return math.nan
@@ -58,7 +58,7 @@ def _served_tokens(records: Records, *columns: str) -> float:
 def of_phase(phase: str, tokens: str, heading: str) -> Metric:
     """The throughput of the passes of a phase, by their column `tokens`."""
 
-    def of(records: Records) -> float:
+    def of(records: RunView) -> float:
         steps = records.steps[records.steps["phase"] == phase]
         return ratio(float(steps[tokens].sum()), float(steps["duration_s"].sum()))
 
@@ -70,7 +70,7 @@ def of_phase(phase: str, tokens: str, heading: str) -> Metric:
 # ------------------------------------------------------------------ latencies
 
 
-def time_to_first_token_s(records: Records) -> Floats:
+def time_to_first_token_s(records: RunView) -> Floats:
     """time to first token: R.first_token_s − R.arrival_s; mean and percentiles over served
     requests
     """
@@ -78,7 +78,7 @@ def time_to_first_token_s(records: Records) -> Floats:
     return (requests["first_token_s"] - requests["arrival_s"]).to_numpy(float)
 
 
-def inter_token_latency_s(records: Records) -> Floats:
+def inter_token_latency_s(records: RunView) -> Floats:
     """inter-token latency: difference of the `end_s` of successive passes that sampled a token for
     a request (B.sampled_tokens > 0); over all such pairs of all served requests. A preemption
     between two tokens is included
@@ -92,7 +92,7 @@ def inter_token_latency_s(records: Records) -> Floats:
     return times.groupby("request_id")["end_s"].diff().dropna().to_numpy(float)
 
 
-def time_per_output_token_s(records: Records) -> Floats:
+def time_per_output_token_s(records: RunView) -> Floats:
     """(R.finished_s − R.first_token_s) / (R.output_tokens − 1), over served requests with two
     output tokens or more
     """
@@ -102,7 +102,7 @@ def time_per_output_token_s(records: Records) -> Floats:
     return (decoding_s / (requests["output_tokens"] - 1)).to_numpy(float)
 
 
-def latency_s(records: Records) -> Floats:
+def latency_s(records: RunView) -> Floats:
     """R.finished_s − R.arrival_s, over served requests"""
     requests = records.served
     return (requests["finished_s"] - requests["arrival_s"]).to_numpy(float)
@@ -111,7 +111,7 @@ def latency_s(records: Records) -> Floats:
 def distribution(
     name: str,
     heading: str,
-    values: Callable[[Records], Floats],
+    values: Callable[[RunView], Floats],
     modeled_interval: bool = False,
     columns: tuple[int, int] = (0, 0),
     first: bool = False,
@@ -122,7 +122,7 @@ def distribution(
     `columns` are those of the mean and of the percentile, `first` is of the mean. Less is better.
     """
 
-    def of(statistic: Callable[[Floats], Any]) -> Callable[[Records], float]:
+    def of(statistic: Callable[[Floats], Any]) -> Callable[[RunView], float]:
         return lambda records: float(statistic(v)) if len(v := values(records)) else math.nan
 
     formula = " ".join((values.__doc__ or "").split())
@@ -148,13 +148,13 @@ def distribution(
 
 
 @metric("passes", "Stalled passes", better=-1)
-def stalled_passes(records: Records) -> float:
+def stalled_passes(records: RunView) -> float:
     """rows of S with `stalled`"""
     return float(records.steps["stalled"].sum())
 
 
 @metric("s", "Time lost in stalls", better=-1)
-def stall_time_s(records: Records) -> float:
+def stall_time_s(records: RunView) -> float:
     """Σ(S.duration_s − median duration of the pass's kind) over stalled passes; the median is over
     all repeats, as for the flag, see below
     """

@@ -9,13 +9,13 @@ from kvscope.analyse.reason import (
     WARM_UP_INCOMPLETE,
     Reason,
 )
-from kvscope.analyse.records import Records
+from kvscope.analyse.run_view import RunView
 from kvscope.oracle import VIOLATED, Verdict
 from kvscope.runschema import ProfilerRecord
 from kvscope.time_sources import MODELED
 
 
-def check_warm_up(records: Records) -> list[Reason]:
+def check_warm_up(records: RunView) -> list[Reason]:
     """NO_WARM_UP, or WARM_UP_INCOMPLETE if warm-up missed a shape class that it must have met.
 
     Where requests arrive or are aborted in real time, the passes depend on the machine's speed, and
@@ -46,7 +46,7 @@ def check_oracles(verdicts: Iterable[Verdict]) -> list[Reason]:
     ]
 
 
-def find_reasons(records: Records, verdicts: Iterable[Verdict]) -> list[Reason]:
+def find_reasons(records: RunView, verdicts: Iterable[Verdict]) -> list[Reason]:
     """All reasons why a run is not valid; empty if it is valid.
 
     Imported runs and recordings have no warm-up and no profiler of kvscope's, and modeled times

@@ -9,14 +9,14 @@ import pandas as pd
 from kvscope.arraytypes import Int64s
 from kvscope.errors import BadInput
 from kvscope.limits import LONGEST_RUN_NS
-from kvscope.results import Run
+from kvscope.run_data import RunData
 from kvscope.runfile import RUN_FILE
 from kvscope.tables import BATCH, LAYERS, PREEMPTIONS, REQUESTS, STEPS, TRANSFERS
 
 _NEVER_NULL = {"repeat", "step", "layer", "request_id", "start_s", "duration_s"}
 
 
-def require_times(run: Run) -> None:
+def require_times(run: RunData) -> None:
     """Check that the run has a clock, and its tables keys and plausible times.
 
     Raises BadInput if a key or a time that every row needs is null, or if a time exceeds the
@@ -26,7 +26,7 @@ def require_times(run: Run) -> None:
         path = run.directory / RUN_FILE
         raise BadInput(f"{path}: the run has no clock; it failed before it was measured")
     for table in (REQUESTS, STEPS, BATCH, PREEMPTIONS, TRANSFERS, LAYERS):
-        frame, path = getattr(run, table.name), run.path(table)
+        frame, path = getattr(run, table.name), run.directory / table.file
         for name in frame.columns:
             # Copies may be of several requests, and published ones have no instants.
             needed = table is not TRANSFERS or name in ("repeat", "step")
@@ -38,7 +38,7 @@ def require_times(run: Run) -> None:
                 )
 
 
-def instants_ns(run: Run, repeat: pd.Series, seconds: pd.Series) -> Int64s:
+def instants_ns(run: RunData, repeat: pd.Series, seconds: pd.Series) -> Int64s:
     """Convert seconds since the start of a repeat to ns since the run's start.
 
     Raises BadInput if run.json lacks a repeat.

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope.analyse.circumstances import describe_width, waiting_share
-from kvscope.analyse.records import counted_repeats
+from kvscope.analyse.run_view import counted_repeats
 from kvscope.plan.together import SITTINGS
 from kvscope.quantities import plural
 from kvscope.report import theme

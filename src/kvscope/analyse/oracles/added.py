@@ -7,11 +7,11 @@ from typing import Any
 import pandas as pd
 
 from kvscope.analyse.oracles.run_tables import RunTables
-from kvscope.analyse.records import Records
+from kvscope.analyse.run_view import RunView
 from kvscope.errors import KvscopeError
 from kvscope.judge.columns import Columns
 from kvscope.oracle import Violations
-from kvscope.tables.added import AddedTable
+from kvscope.tables.added import AddedTable, added_tables
 from kvscope.tables.added_values import due, with_derived
 from kvscope.tables.column import DERIVED, WITNESSED
 
@@ -28,9 +28,9 @@ def added_differ(run: RunTables) -> Violations:
     return Violations(len(found), found[0] if found else "")
 
 
-def _differing(records: Records, name: str) -> Iterator[str]:
+def _differing(records: RunView, name: str) -> Iterator[str]:
     """A sentence for each cell, and each row, of which a table has another value than is due."""
-    added = records.added_tables[name]
+    added = added_tables()[name]
     for repeat in records.repeats():
         stored = repeat.added(name).reset_index(drop=True)
         others = stored.drop(columns=added.columns(DERIVED))

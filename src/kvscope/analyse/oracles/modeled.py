@@ -25,7 +25,7 @@ from kvscope.analyse.oracles.virtual import (
     wrong_time,
 )
 from kvscope.analyse.planned import experiment_of
-from kvscope.analyse.records import Records
+from kvscope.analyse.run_view import RunView
 from kvscope.arraytypes import Bools, Floats, Ints
 from kvscope.collect.kv.flushes import read_flushes
 from kvscope.events import ATTENTION, WRITE
@@ -33,7 +33,7 @@ from kvscope.oracle import NONE, Violations
 from kvscope.plan.device import Device
 from kvscope.plan.devices.modeled import Modeled
 from kvscope.plan.hardware.overflow_cost import OverflowCost
-from kvscope.results import of_repeat
+from kvscope.run_data import of_repeat
 from kvscope.runfile import KERNEL_EVENTS
 
 
@@ -329,7 +329,7 @@ def modeled_facts_wrong(run: RunTables) -> Violations:
     return Violations(len(wrong), wrong[0]) if wrong else NONE
 
 
-def _batches_differ(run: RunTables, repeat: Records) -> Violations:
+def _batches_differ(run: RunTables, repeat: RunView) -> Violations:
     experiment = experiment_of(run.records)
     passes_s = cache(lambda lengths: experiment.device.passes_s(experiment, lengths))
     steps = run.steps[run.steps["repeat"] == repeat.repeat].reset_index(drop=True)
@@ -363,7 +363,7 @@ def _batches_differ(run: RunTables, repeat: Records) -> Violations:
     )
 
 
-def _begun_s(run: RunTables, repeat: Records) -> float:
+def _begun_s(run: RunTables, repeat: RunView) -> float:
     """When a repeat begins, by the clock of run.json."""
     clock = run.record.clock.repeats
     begun_ns = next(one.start_ns for one in clock if one.repeat == repeat.repeat)

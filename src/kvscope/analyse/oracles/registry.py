@@ -27,7 +27,7 @@ from kvscope.analyse.oracles import (
     workload,
 )
 from kvscope.analyse.oracles.run_tables import RunTables
-from kvscope.analyse.records import Records
+from kvscope.analyse.run_view import RunView
 from kvscope.evidence import (
     CLOCK,
     JOBS,
@@ -213,7 +213,7 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
 )
 
 
-def judge_tables(records: Records) -> list[Verdict]:
+def judge_tables(records: RunView) -> list[Verdict]:
     """The verdict of every oracle of host tables, in the order of the checklist.
 
     If ROWS are violated, ORACLES are not applicable. Neither are in a run without passes and

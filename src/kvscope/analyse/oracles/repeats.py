@@ -13,7 +13,7 @@ from kvscope.analyse.oracles.run_tables import (
 )
 from kvscope.analyse.oracles.waiting import without_cpu_s
 from kvscope.oracle import NONE, Violations
-from kvscope.results import of_repeat
+from kvscope.run_data import of_repeat
 
 ENDING_S, ENDING_SHARE = 0.050, 0.02
 """Allowed time between a repeat's last token and its end: a constant and a share of the repeat."""

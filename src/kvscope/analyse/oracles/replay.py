@@ -2,7 +2,7 @@
 
 from kvscope.analyse.oracles.rules import rules_of
 from kvscope.analyse.oracles.run_tables import RunTables
-from kvscope.analyse.records import Records
+from kvscope.analyse.run_view import RunView
 from kvscope.judge.columns import Tables
 from kvscope.judge.compare import Comparison, compare
 from kvscope.judge.told import Prompts
@@ -29,6 +29,6 @@ def comparison_of(run: RunTables) -> Comparison:
     return compare(repeats, rules_of(run), run.evidence, prompts)
 
 
-def tables_of(records: Records) -> Tables:
+def tables_of(records: RunView) -> Tables:
     """The host tables of a run or of one of its repeats, by name."""
     return {table.name: getattr(records, table.name) for table in HOST_TABLES}

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from kvscope.analyse.records import Records
+from kvscope.analyse.run_view import RunView
 from kvscope.arraytypes import Bools, Int64s, Ints
 from kvscope.evidence import JOBS, PREFIXES
 from kvscope.kv_plan import KvGroup, has_one_block_table
 from kvscope.oracle import NONE, Violations
-from kvscope.results import of_repeat
+from kvscope.run_data import of_repeat
 from kvscope.runschema import OTHER_CLOCKS, EngineRecord, ServerRecord
 from kvscope.setting_values import ALL_AT_ONCE
 
@@ -31,7 +31,7 @@ TOLERANCE_S = 1e-6
 class RunTables:
     """The tables of a complete run, all repeats together, with derived columns."""
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: RunView) -> None:
         self.records = records
         self.record = records.record
         self.evidence = records.evidence
@@ -76,7 +76,7 @@ class RunTables:
         return self.record.engine
 
     @cached_property
-    def repeats(self) -> Mapping[int, Records]:
+    def repeats(self) -> Mapping[int, RunView]:
         """A view of each repeat, by number, in order."""
         return {number: self.records.of_repeat(number) for number in self.records.numbers}
 

@@ -11,6 +11,7 @@ from kvscope.arraytypes import Bools
 from kvscope.copies import clock_of
 from kvscope.evidence import CLOCK, PASSES
 from kvscope.oracle import NONE, Violations
+from kvscope.tables.added import added_tables
 from kvscope.tables.column import RUNS, TOLD, Table
 
 OF_VICTIMS = ["shared_blocks", "scheduled_tokens"]
@@ -171,7 +172,6 @@ def _gap(run: RunTables) -> Violations:
 def _tables(run: RunTables) -> Iterator[tuple[Table, pd.DataFrame]]:
     """The tables that have rows."""
     known = [(table, getattr(run.records, table.name)) for table in tables.HOST_TABLES]
-    known += [
-        (one.table, run.records.added(name)) for name, one in run.records.added_tables.items()
-    ]
+    added, names = added_tables(), run.records.added_names
+    known += [(added[name].table, run.records.added(name)) for name in names]
     yield from ((table, frame) for table, frame in known if len(frame))

@@ -15,7 +15,7 @@ from kvscope.oracle import Violations
 from kvscope.plan import registry
 from kvscope.plan.policy import CHEAPEST, LAST, RANDOM, Overflow, drawn
 from kvscope.plan.preemption_cost import preemption_cost
-from kvscope.results import of_repeat
+from kvscope.run_data import of_repeat
 from kvscope.tables import BATCH
 
 

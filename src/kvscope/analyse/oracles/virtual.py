@@ -14,7 +14,7 @@ from kvscope.arraytypes import Bools, Floats
 from kvscope.copies import ACTIVATIONS
 from kvscope.oracle import Violations
 from kvscope.plan.devices.dry import TOKEN, Dry
-from kvscope.results import of_repeat
+from kvscope.run_data import of_repeat
 
 TOLERANCE_S = 50e-9
 """Every wait ends on a whole nanosecond, and the times of a pass are sums of some."""

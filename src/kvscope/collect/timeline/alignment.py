@@ -13,7 +13,7 @@ import pandas as pd
 
 from kvscope.arraytypes import Floats, Int64s
 from kvscope.collect.host_times import instants_ns
-from kvscope.results import Run
+from kvscope.run_data import RunData
 
 DRIFT_WORTH_A_WARNING_NS = 100_000
 _THIRDS = 3
@@ -54,7 +54,7 @@ class Alignment:
         return []
 
 
-def align(run: Run, passes: pd.DataFrame, capture_start_utc_ns: int | None) -> Alignment | None:
+def align(run: RunData, passes: pd.DataFrame, capture_start_utc_ns: int | None) -> Alignment | None:
     """Align by the forward passes, or else by UTC; None if there is neither.
 
     `passes` has repeat, step and start_ns (profiler's clock) of the NVTX ranges of the passes.
@@ -68,7 +68,7 @@ def align(run: Run, passes: pd.DataFrame, capture_start_utc_ns: int | None) -> A
     return Alignment("utc", capture_start_utc_ns - run_start_utc_ns, passes=0)
 
 
-def _match(run: Run, passes: pd.DataFrame) -> pd.DataFrame:
+def _match(run: RunData, passes: pd.DataFrame) -> pd.DataFrame:
     """One row a pass that both have recorded, in order of time."""
     steps = run.steps.dropna(subset=["schedule_s"]).drop_duplicates(["repeat", "step"])
     scheduled = steps[["repeat", "step"]].assign(
