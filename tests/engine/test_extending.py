@@ -16,8 +16,9 @@ import pytest
 from kvscope import plugins
 from kvscope.analyse.oracles.registry import judge_tables
 from kvscope.analyse.records import Records, read_records
+from kvscope.analyse.validity import find_reasons
 from kvscope.errors import BadInput
-from kvscope.oracle import HELD, VIOLATED
+from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED, Oracle
 from kvscope.plan import registry
 from kvscope.tables.added import added_tables
 from tests.warm import Warm
@@ -192,6 +193,49 @@ def test_what_follows_from_other_columns_is_held_against_them(installed: Records
     (words,) = [one.first for one in verdicts if one.name == "added_differ"]
     assert words.startswith(f"toy_requests.{column} is {row[column]}")
     assert f"step {row['step']}, request_id {row['request_id']}" in words
+
+
+def test_an_oracle_of_another_package_judges_runs(
+    installed: Records, monkeypatch: pytest.MonkeyPatch
+):
+    assert "priority_too_high" in found(installed, HELD)
+    rows = installed.added("toy_requests").copy()
+    rows.loc[[3, 5], "priority"] = 10_000
+    forged = installed.variant(added={"toy_requests": rows})
+    (verdict,) = [one for one in judge_tables(forged) if one.name == "priority_too_high"]
+    assert (verdict.state, verdict.violations) == (VIOLATED, 2)
+    assert verdict.first == f"request {rows['request_id'][3]} in row 3"
+    assert verdict.sentence == "No request has a priority of 10,000 or more."
+    assert find_reasons(forged, [verdict])[0].name == "priority_too_high"
+    none = installed.variant()
+    monkeypatch.setattr(type(none), "added_names", [])
+    assert "priority_too_high" in found(none, NOT_APPLICABLE)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (
+            lambda run: 1 / 0,
+            "(toys 0.1, toy_table:PRIORITIES) raised ZeroDivisionError",
+        ),
+        (lambda run: 3, "returned 3, expected Violations or None"),
+        ("other_name", "is a function named 'other_name'; give both one name"),
+        ("", "has no docstring"),
+    ],
+)
+def test_a_faulty_oracle_of_another_package_is_named(
+    installed: Records, monkeypatch: pytest.MonkeyPatch, wrong: Any, words: str
+):
+    def function(run: Any) -> Any:
+        """What must hold."""
+        return wrong(run)
+
+    function.__name__ = "priority_too_high" if callable(wrong) else wrong or "priority_too_high"
+    function.__doc__ = function.__doc__ if wrong else ""
+    monkeypatch.setattr(sys.modules["toy_table"], "PRIORITIES", Oracle(function))
+    with pytest.raises(BadInput, match=re.escape(words)):
+        judge_tables(installed)
 
 
 def test_a_row_of_it_that_is_lost_or_repeated_is_noticed(installed: Records):

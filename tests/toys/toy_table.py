@@ -1,10 +1,15 @@
-"""A table of another package, with a metric: what each request of a pass has computed."""
+"""A table of another package: what each request of a pass has computed.
+
+With a metric of it, and an oracle.
+"""
 
 from typing import Any
 
 import pandas as pd
 
 from kvscope.analyse.metric import Metric
+from kvscope.analyse.oracles.run_tables import RunTables
+from kvscope.oracle import Need, Oracle, Violations, violations
 from kvscope.tables.added import AddedTable
 from kvscope.tables.column import F64, I32, Table, derived, told, witnessed
 from kvscope.tables.columns import REPEAT, REQUEST, STEP
@@ -51,4 +56,17 @@ LARGEST = Metric(
     better=-1,
     display="",
     column=36,
+)
+
+
+def priority_too_high(run: RunTables) -> Violations:
+    """No request has a priority of 10,000 or more."""
+    rows = run.records.added(TABLE.name)
+    places = rows.index[rows["priority"] >= 10_000].to_numpy()
+    return violations(places, lambda at: f"request {rows['request_id'][at]} in row {at}")
+
+
+PRIORITIES: Oracle[RunTables] = Oracle(
+    priority_too_high,
+    Need(f"table {TABLE.name}", lambda run: TABLE.name in run.records.added_names),
 )

@@ -9,7 +9,7 @@ from kvscope import accounts
 from kvscope.accounts import COLLECTED
 from kvscope.analyse.oracles.engine_checks import ENGINE_ORACLES
 from kvscope.analyse.oracles.facts import origin_wrong
-from kvscope.analyse.oracles.registry import ORACLES, ROWS, judge_tables
+from kvscope.analyse.oracles.registry import ROWS, all_oracles, judge_tables
 from kvscope.analyse.records import Records
 from kvscope.collect.kv.flushes import read_flushes
 from kvscope.collect.oracles.judge import Judge, judge_flushes
@@ -21,7 +21,11 @@ from kvscope.runschema import RunRecord
 from kvscope.tables import KV_EVENTS
 
 FACTS: tuple[Oracle[RunRecord], ...] = (Oracle(origin_wrong), *ENGINE_ORACLES)
-EVERY_ORACLE: tuple[Oracle[Any], ...] = (*ROWS, *ORACLES, *FACTS, *ALL_ORACLES)
+
+
+def every_oracle() -> list[Oracle[Any]]:
+    """All oracles, in the order of the checklist; BadInput if a package's cannot be used."""
+    return [*ROWS, *all_oracles(), *FACTS, *ALL_ORACLES]
 
 
 def checklist(records: Records, collected: bool = False) -> list[Verdict]:

@@ -1,14 +1,20 @@
 """Reasons against a run, in words."""
 
-from kvscope.analyse.checklist import EVERY_ORACLE
+from functools import cache
+
+from kvscope.analyse.checklist import every_oracle
 from kvscope.analyse.reason import REASONS
 
-SENTENCES = {oracle.name: oracle.sentence for oracle in EVERY_ORACLE}
 MEANINGS = {kind.name: kind.meaning.replace("`", "") for kind in REASONS}
 
 
 def reason_in_words(name: str) -> str:
     """What a validity reason means: of an oracle, the sentence that does not hold."""
-    if name in SENTENCES:
-        return f"violated: {SENTENCES[name]}"
+    if sentence := _sentences().get(name):
+        return f"violated: {sentence}"
     return MEANINGS.get(name, name.replace("_", " "))
+
+
+@cache
+def _sentences() -> dict[str, str]:
+    return {oracle.name: oracle.sentence for oracle in every_oracle()}

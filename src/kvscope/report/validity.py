@@ -3,10 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from kvscope.analyse.checklist import EVERY_ORACLE
+from kvscope.analyse.checklist import every_oracle
 from kvscope.analyse.outputs import DIFFER, OutputGroup, Outputs, compare_outputs, output_hashes
-from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED, Verdict
+from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED, Oracle, Verdict
 from kvscope.quantities import plural
 from kvscope.report.conditions import conditions, missed_widths
 from kvscope.report.data import DAMAGED, REFUSED, RUNNING, ReportedRun, StudyData
@@ -84,21 +85,26 @@ class Check:
 
 
 def checklist(runs: Sequence[ReportedRun]) -> list[Check]:
-    """Every oracle, in order; empty if no run has a verdict."""
-    if not any(run.verdicts for run in runs):
-        return []
+    """Every oracle, in order; empty if no run has a verdict.
+
+    Last come those of packages that are not installed here.
+    """
     found = [(run, verdict) for run in runs for verdict in run.verdicts]
+    if not found:
+        return []
+    known: dict[str, Oracle[Any] | Verdict] = {oracle.name: oracle for oracle in every_oracle()}
+    for _, one in found:
+        known.setdefault(one.name, one)
     return [
-        _check([each for each in found if each[1].name == oracle.name], oracle.name)
-        for oracle in EVERY_ORACLE
+        _check([each for each in found if each[1].name == name], oracle)
+        for name, oracle in known.items()
     ]
 
 
-def _check(found: Sequence[tuple[ReportedRun, Verdict]], name: str) -> Check:
-    oracle = next(oracle for oracle in EVERY_ORACLE if oracle.name == name)
+def _check(found: Sequence[tuple[ReportedRun, Verdict]], oracle: Oracle[Any] | Verdict) -> Check:
     violated = [(run.label, verdict.first) for run, verdict in found if verdict.state == VIOLATED]
     return Check(
-        name=name,
+        name=oracle.name,
         sentence=oracle.sentence,
         held=sum(verdict.state == HELD for _, verdict in found),
         violated=tuple(label for label, _ in violated),

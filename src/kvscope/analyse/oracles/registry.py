@@ -12,6 +12,7 @@ from kvscope.analyse.oracles import (
     facts,
     kv_groups,
     modeled,
+    of_packages,
     offloading,
     outputs,
     preemptions,
@@ -213,16 +214,22 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
 )
 
 
+def all_oracles() -> list[Oracle[RunTables]]:
+    """ORACLES, and those of installed packages; BadInput if one of these cannot be used."""
+    own = {oracle.name for oracle in (*ROWS, *ORACLES)}
+    return [*ORACLES, *of_packages.package_oracles(own)]
+
+
 def judge_tables(records: RunView) -> list[Verdict]:
     """The verdict of every oracle of host tables, in the order of the checklist.
 
-    If ROWS are violated, ORACLES are not applicable. Neither are in a run without passes and
+    If ROWS are violated, the others are not applicable. Neither are in a run without passes and
     requests, such as an imported kernel trace.
     """
-    run = RunTables(records)
+    run, others = RunTables(records), all_oracles()
     if run.records.steps.empty and run.records.requests.empty:
-        return [verdict(oracle, None) for oracle in (*ROWS, *ORACLES)]
+        return [verdict(oracle, None) for oracle in (*ROWS, *others)]
     rows = judge(ROWS, run)
     if any(found.state == VIOLATED for found in rows):
-        return rows + [verdict(oracle, None) for oracle in ORACLES]
-    return rows + judge(ORACLES, run)
+        return rows + [verdict(oracle, None) for oracle in others]
+    return rows + judge(others, run)
