@@ -97,6 +97,11 @@ class RunData(ABC):
     def time_source(self) -> str:
         """Where its times come from (`kvscope.time_sources`)."""
 
+    @property
+    @abstractmethod
+    def table_sources(self) -> frozenset[str]:
+        """What its tables say of that."""
+
     @abstractmethod
     def read_table(self, name: str) -> pd.DataFrame:
         """The rows of all repeats of a table; BadInput if they cannot be read."""

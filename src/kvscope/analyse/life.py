@@ -16,7 +16,7 @@ from kvscope.copies import IN
 from kvscope.errors import BadInput
 from kvscope.passes import PREFILL
 from kvscope.plan.policy import LAST
-from kvscope.results import Run
+from kvscope.run_data import RunData
 
 QUEUED = "queued"
 PREFILLED = "prefill"
@@ -86,7 +86,7 @@ class Lives:
     and tokens loaded by vLLM's offloading.
     """
 
-    def __init__(self, repeat: Run) -> None:
+    def __init__(self, repeat: RunData) -> None:
         self._run = repeat
         self._steps = repeat.steps.set_index("step").sort_index()
         self._steps["end_s"] = self._steps["start_s"] + self._steps["duration_s"]

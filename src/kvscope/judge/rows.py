@@ -5,14 +5,12 @@ A value may be a pair: then the stored one is due to be between the two.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from kvscope.judge.pool import Evicted
 from kvscope.judge.requests import Request
-from kvscope.judge.told import Known, Scheduled, Victim
-
-if TYPE_CHECKING:
-    from kvscope.judge.twin import Twin
+from kvscope.judge.rules import Rules
+from kvscope.judge.told import Known, Scheduled, Told, Victim
 
 PREFILL, DECODE, MIXED = "prefill", "decode", "mixed"
 PREEMPT, RESUME = "preempt", "resume"
@@ -64,6 +62,30 @@ KEYS: Mapping[str, int] = {
 _COST = COLUMNS["preemptions"].index("cost_s")
 
 
+class Replayed(Protocol):
+    """What rows are made of: how far a replay has come (`twin.Twin`).
+
+    `used_by_group` are blocks of each KV group that requests hold, `away` the requests that do not
+    wait; `tokens_used` and `host_used` (blocks) are at least and at most so many.
+    """
+
+    rules: Rules
+    told: Told
+    step: int
+
+    @property
+    def away(self) -> int: ...  # noqa: D102
+
+    @property
+    def used_by_group(self) -> list[int]: ...  # noqa: D102
+
+    @property
+    def tokens_used(self) -> tuple[int, int]: ...  # noqa: D102
+
+    @property
+    def host_used(self) -> tuple[int, int]: ...  # noqa: D102
+
+
 class Rows:
     """The rows of each table in the order in which they are due, as COLUMNS."""
 
@@ -89,7 +111,7 @@ class Rows:
 
     def compute(
         self,
-        twin: "Twin",
+        twin: Replayed,
         request: Request,
         row: Scheduled,
         saved: int,
@@ -123,7 +145,7 @@ class Rows:
             self.of["hits"].append(row)
         request.found = []
 
-    def report(self, twin: "Twin", rows: Sequence[Scheduled]) -> None:
+    def report(self, twin: Replayed, rows: Sequence[Scheduled]) -> None:
         """The row of a pass."""
         step, rules, told = twin.step, twin.rules, twin.told
         (tokens, decode, again, sampled, recovering), self._totals = self._totals, [0] * 5
@@ -146,7 +168,7 @@ class Rows:
 
     def preempt(
         self,
-        twin: "Twin",
+        twin: Replayed,
         request: Request,
         victim: Victim,
         done: str,
@@ -165,7 +187,7 @@ class Rows:
             )
         )
 
-    def _resume(self, twin: "Twin", request: Request, tokens: int, own: int) -> None:
+    def _resume(self, twin: Replayed, request: Request, tokens: int, own: int) -> None:
         lost, context, told = request.lost, request.tokens, twin.told
         assert lost is not None
         start_s, step = told.starts_s[twin.step], twin.step

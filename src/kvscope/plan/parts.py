@@ -1,16 +1,13 @@
 """The parts of an experiment that are not options, and the view of it that options get."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
 from kvscope.kv_plan import KvGroup
 from kvscope.plan.fields import Count, Gib, Label, Part, Real, Tokens
 from kvscope.plan.models import Model
-
-if TYPE_CHECKING:
-    from kvscope.plan.device import Device
-    from kvscope.plan.policy import Batching, Overflow
 
 EVENT_BYTES, EVENT_BUFFERS = 32, 2  # of a recorded KV event; filled and emptied in turns
 
@@ -97,6 +94,54 @@ class ProfilerSettings(Part):
     name: Literal["auto", "nsys", "none"]
 
 
+class ChosenDevice(Protocol):
+    """What other options may ask of the device of an experiment (`kvscope.plan.device.Device`)."""
+
+    allocates: ClassVar[bool]
+    caches_prefixes: ClassVar[bool]
+    copies_awaited: ClassVar[bool]
+    forces_outputs: ClassVar[bool]
+    has_costs: ClassVar[bool]
+
+    @property
+    def name(self) -> str:
+        """Its name in the configuration."""
+
+    @property
+    def threads(self) -> int:
+        """CPU threads of the engine."""
+
+
+class ChosenBatching(Protocol):
+    """What other options may ask of the batching policy (`kvscope.plan.policy.Batching`)."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the configuration."""
+
+    @property
+    def pass_tokens(self) -> int | None:
+        """The token budget of a pass; None if only the engine's limit applies."""
+
+
+class ChosenOverflow(Protocol):
+    """What other options may ask of the overflow policy (`kvscope.plan.policy.Overflow`)."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the configuration."""
+
+    @property
+    def victim(self) -> str:
+        """Whom it preempts."""
+
+    def refusal(self, groups: Sequence[KvGroup]) -> str:
+        """Why it does not take a model with such KV groups, in a sentence; '' if it does."""
+
+    def staging_bytes(self, experiment: "Conditions") -> int:
+        """Bytes of a GPU's memory that its copies take."""
+
+
 class Conditions(Protocol):
     """The view of an `Experiment` that devices, workloads and policies get."""
 
@@ -109,15 +154,15 @@ class Conditions(Protocol):
         """The engine's limits."""
 
     @property
-    def device(self) -> "Device":
+    def device(self) -> ChosenDevice:
         """The device that runs the experiment."""
 
     @property
-    def batching(self) -> "Batching":
+    def batching(self) -> ChosenBatching:
         """The batching policy."""
 
     @property
-    def overflow(self) -> "Overflow":
+    def overflow(self) -> ChosenOverflow:
         """The overflow policy."""
 
     @property

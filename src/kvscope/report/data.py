@@ -15,7 +15,7 @@ import pandas as pd
 from kvscope.analyse.access import KvTrace, has_rows, trace_of
 from kvscope.analyse.estimates import Estimates, ExperimentMetrics
 from kvscope.analyse.metric import Measure
-from kvscope.analyse.records import Records
+from kvscope.analyse.run_view import RunView
 from kvscope.analyse.statistics import UNKNOWN, Estimate
 from kvscope.errors import BadInput
 from kvscope.oracle import Verdict
@@ -53,6 +53,7 @@ class ReportedRun:
     not complete. `doubts` are the reasons against it in figures, `circumstances` those of its
     measurement, `verdicts` those of the oracles.
     `again` says what became of a new measurement that was requested, if it is not there yet.
+    `reader` makes the records of a directory, given its record and settings.
     """
 
     id: str
@@ -70,6 +71,7 @@ class ReportedRun:
     circumstances: tuple[str, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     again: str = ""
+    reader: Callable[..., RunView] | None = None
     log: Path | None = None
     log_tail: str = ""
 
@@ -117,9 +119,11 @@ class ReportedRun:
         return any(entry.round for entry in self.record.clock.repeats)
 
     @cached_property
-    def records(self) -> Records:
-        """The records of the experiment's run."""
-        return Records(self.directory, record=self.record, settings=self.settings)
+    def records(self) -> RunView:
+        """The records of the experiment's run; BadInput where there is nothing to read them."""
+        if self.reader is None:
+            raise BadInput(f"{self.directory}: the records of this run are not read")
+        return self.reader(self.directory, record=self.record, settings=self.settings)
 
     @property
     def as_measured(self) -> ExperimentMetrics | None:

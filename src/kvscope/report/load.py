@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from kvscope import accounts, runfile, study_results, tables
 from kvscope.accounts import ANALYSED, COLLECTED
 from kvscope.analyse.checklist import read_verdicts
+from kvscope.analyse.records import Records
 from kvscope.analyse.study_metrics import add_study_metrics
 from kvscope.errors import BadInput
 from kvscope.files import read_json
@@ -168,7 +169,8 @@ def load_run(
     Nothing is shown that is damaged, or that was made from another measurement.
     """
     own = {key: settings.single(value) for key, value in varied.items()}
-    run = ReportedRun(run_id, label, own, directory, grid=grid, again=remeasurement(directory))
+    again = remeasurement(directory)
+    run = ReportedRun(run_id, label, own, directory, grid=grid, again=again, reader=Records)
     try:
         run = replace(run, settings=read_settings(directory))
         if not (directory / RUN_FILE).exists():
@@ -189,14 +191,15 @@ def load_run(
 
 def with_metrics(run: ReportedRun) -> ReportedRun:
     """The complete run with its metrics, if they and its KV events are of this measurement."""
-    below = run.records.tables_directory
+    records = Records(run.directory, record=run.record, settings=run.settings)
+    below = records.tables_directory
     try:
         if run.record.tracing:
-            collected = run.records.account(COLLECTED)
+            collected = records.account(COLLECTED)
             accounts.require_unchanged(below, collected, tables.KV_EVENTS.file)
-        metrics, analysed = run.records.metrics, run.records.account(ANALYSED)
-        repeats = run.records.repeat_metrics if run.in_rounds else None
-        source = run.records.time_source
+        metrics, analysed = records.metrics, records.account(ANALYSED)
+        repeats = records.repeat_metrics if run.in_rounds else None
+        source = records.time_source
     except accounts.StaleResult as error:
         return _without_results(run, STALE, str(error))
     except BadInput as error:

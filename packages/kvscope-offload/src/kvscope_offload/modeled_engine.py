@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from kvscope.engine.devices.virtual.clock import VirtualClock
 from kvscope.plan.devices.dry import TOKEN
+from kvscope.plan.hardware.hardware import Hardware
 from kvscope.plan.models import Model
 from kvscope.plan.parts import Conditions
 from kvscope_offload.cost import CostModel
@@ -16,10 +17,18 @@ from kvscope_offload.policy import OffloadPolicy
 from kvscope_offload.prediction import Prediction
 from kvscope_offload.simulation import Simulated, simulate
 
-if TYPE_CHECKING:
-    from kvscope_offload.device import OffloadModeled
-
 RECORDED_PASSES = 4  # the first ones, whose lanes a page shows
+
+
+class ModeledGpu(Protocol):
+    """What is asked of a device that models a GPU (`device.OffloadModeled`)."""
+
+    @property
+    def numbers(self) -> Hardware:
+        """The numbers of the GPU and its host."""
+
+    def offload_policy(self, host_bytes: float) -> OffloadPolicy:
+        """The policy, with so much host memory for the context."""
 
 
 class ModeledEngine(Engine):
@@ -60,7 +69,7 @@ class ModeledEngine(Engine):
 
 
 def modeled_engine(
-    experiment: Conditions, device: "OffloadModeled", clock: VirtualClock
+    experiment: Conditions, device: ModeledGpu, clock: VirtualClock
 ) -> ModeledEngine:
     """The engine of an experiment on a clock."""
     return ModeledEngine(
@@ -73,7 +82,7 @@ def modeled_engine(
 
 
 def modeled_passes_s(
-    experiment: Conditions, device: "OffloadModeled", lengths: Sequence[tuple[int, int]]
+    experiment: Conditions, device: ModeledGpu, lengths: Sequence[tuple[int, int]]
 ) -> list[float]:
     """Seconds of the passes that serve requests of these prompt and output tokens."""
     clock = VirtualClock()
@@ -85,7 +94,7 @@ def modeled_passes_s(
 
 
 def modeled_prediction(
-    experiment: Conditions, device: "OffloadModeled", lengths: Sequence[tuple[int, int]]
+    experiment: Conditions, device: ModeledGpu, lengths: Sequence[tuple[int, int]]
 ) -> dict[str, Any]:
     """What run.json says of the first batch of requests of these prompt and output tokens."""
     engine, each = modeled_engine(experiment, device, VirtualClock()), [Length(*n) for n in lengths]

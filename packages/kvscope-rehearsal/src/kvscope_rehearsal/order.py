@@ -14,10 +14,7 @@ import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from kvscope_rehearsal.memory import Region
+from typing import Any, Protocol
 
 Seen = dict[int, int]  # by stream, the number of its operations that have ended for sure
 
@@ -47,6 +44,16 @@ class Uses:
     recorded: set[int] = field(default_factory=set)
 
 
+class Used(Protocol):
+    """What streams share: memory (`memory.Region`), or a part of it.
+
+    `written` is the last operation that wrote to it, None if the host did.
+    """
+
+    written: Any
+    uses: Uses
+
+
 class Order:
     """The streams of a process and the host, and what each is ordered after."""
 
@@ -63,7 +70,7 @@ class Order:
             self._launched[stream] += 1
             return Point(stream, self._launched[stream])
 
-    def touch(self, region: "Region", stream: int, what: str) -> None:
+    def touch(self, region: Used, stream: int, what: str) -> None:
         """An operation of a stream reads or writes a region."""
         if self._freed_early is not None:
             said, self._freed_early = self._freed_early, None
@@ -91,7 +98,7 @@ class Order:
                     "it: wait for that, or call record_stream"
                 )
 
-    def read_on_host(self, region: "Region", what: str) -> None:
+    def read_on_host(self, region: Used, what: str) -> None:
         """The host reads a region."""
         last: Point | None = region.written
         if last is not None and self._host.get(last.stream, 0) < last.number:
