@@ -12,7 +12,7 @@ import pytest
 
 from fake_pbs.cluster import FakePBS
 from kvscope.cli import main
-from kvscope.cluster import submission
+from kvscope_cluster import submission
 from submitit_packs.controller import Controller
 
 pytestmark = pytest.mark.slow

@@ -8,15 +8,14 @@ import time
 
 import pytest
 
-from kvscope.cluster import members as cluster_members
-from kvscope.cluster.members import STAGES_EXPECTED_S, members
-from kvscope.cluster.show import look
 from kvscope.plan import batches
+from kvscope_cluster import members as cluster_members
+from kvscope_cluster.members import STAGES_EXPECTED_S, members
+from kvscope_cluster.show import look
 from submitit_packs.directory import PackDirectory, Result, Start, State
 from submitit_packs.ledger import Ledger
 from submitit_packs.model import Member, Pack
-
-from .plans import entry, manifest_of
+from tests.unit.plans import entry, manifest_of
 
 COUNT = 60
 # Measured experiments that are compared with no other: each is a batch.
@@ -110,7 +109,7 @@ def test_a_batch_is_submitted_as_long_as_one_of_its_experiments_lacks_its_metric
 ):
     whole = members(MODELED, tmp_path)
     first = set(batches.batch(MODELED, batches.MODELED, 0, 3))
-    monkeypatch.setattr(cluster_members, "is_done", lambda id_, _: id_ in first)
+    monkeypatch.setattr(cluster_members, "is_finished", lambda id_, _: id_ in first)
     assert members(MODELED, tmp_path) == whole[1:]
     first -= {next(iter(first))}
     assert members(MODELED, tmp_path) == whole

@@ -7,13 +7,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kvscope import cluster
-from kvscope.commands.command import RESULTS_DIR, argument, command, duration, flag
-from kvscope.errors import EXIT_DONE, BadInput
-from kvscope.layout import packs_directory
+from kvscope.api.commands import EXIT_DONE, RESULTS_DIR, argument, command, duration, flag
+from kvscope.api.errors import BadInput
+from kvscope_cluster import packs_directory, require_packages
 
 if TYPE_CHECKING:
-    from kvscope.cluster.show import Look
+    from kvscope_cluster.show import Look
 
 
 @command(
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
         help="show what was submitted to a cluster again and again (default: every 10 s)",
     ),
     flag("--all", "a row for every submitted experiment"),
+    order=140,
 )
 def status(given: argparse.Namespace) -> int:
     """Show the state of a study: experiments with results, valid ones, reasons of the others.
@@ -44,8 +44,7 @@ def status(given: argparse.Namespace) -> int:
         return EXIT_DONE
     looked = packs() if packs else None
     if looked is None or looked.is_over:
-        from kvscope.report.load import load
-        from kvscope.report.validity import summary
+        from kvscope.api.report import load, summary
 
         submitted = looked is not None and bool(looked.rows)
         print("\n".join(summary(load(given.what, given.results), submitted)))
@@ -60,10 +59,10 @@ def _packs_of(given: argparse.Namespace) -> Callable[[], Look] | None:
     """A function that looks at the packs of a study; None if nothing of one was submitted."""
     if len(given.what) != 1 or not packs_directory(given.results).is_dir():
         return None
-    from kvscope.plan import manifest
+    from kvscope.api.plan import manifest
 
-    cluster.require_packages()
-    from kvscope.cluster.show import look
+    require_packages()
+    from kvscope_cluster.show import look
 
     try:
         planned = manifest.read(given.what[0], given.results)

@@ -10,8 +10,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from kvscope.layout import packs_directory
-from kvscope.plan import batches
+from kvscope.api.plan import batches
+from kvscope_cluster import packs_directory
 from submitit_packs.directory import PackDirectory, Result, State
 from submitit_packs.overview import QUEUED, RUNNING, MemberStatus, Overview, overview
 

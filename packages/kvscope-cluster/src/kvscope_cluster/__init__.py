@@ -6,8 +6,9 @@ given: the experiments of a study, and how each is run.
 """
 
 from importlib.util import find_spec
+from pathlib import Path
 
-from kvscope.errors import BadInput
+from kvscope.api.errors import BadInput
 
 
 def require_packages() -> None:
@@ -17,3 +18,8 @@ def require_packages() -> None:
             "clusters need the packages in packages/ of kvscope's repository: `make env`, or pip "
             "install packages/snakemake-executor-plugin-submitit packages/submitit-pbs"
         )
+
+
+def packs_directory(results: Path) -> Path:
+    """Where the packs lie that were submitted."""
+    return results / "packs"

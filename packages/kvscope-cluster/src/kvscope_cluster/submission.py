@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
-from kvscope.cluster.members import members, unfinished
-from kvscope.errors import BadInput, KvscopeError
-from kvscope.layout import packs_directory
-from kvscope.plan import batches
+from kvscope.api.errors import BadInput, KvscopeError
+from kvscope.api.plan import batches
+from kvscope_cluster import packs_directory
+from kvscope_cluster.members import members, unfinished
 from snakemake_executor_plugin_submitit import ExecutorSettings, configuration
 from submitit_packs import planner, schedulers, sites
 from submitit_packs.controller import Controller, Outcome, in_packs

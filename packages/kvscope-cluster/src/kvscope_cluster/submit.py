@@ -4,9 +4,10 @@ import argparse
 import sys
 from typing import Any
 
-from kvscope import cluster, packages
-from kvscope.commands.command import (
+from kvscope.api.commands import (
     CONFIG_DIR,
+    DURATION_HELP,
+    EXIT_DONE,
     OVERRIDES_HELP,
     RESULTS_DIR,
     argument,
@@ -15,8 +16,8 @@ from kvscope.commands.command import (
     flag,
     place,
 )
-from kvscope.errors import EXIT_DONE, BadInput, KvscopeError
-from kvscope.quantities import DURATION_HELP
+from kvscope.api.errors import BadInput, KvscopeError
+from kvscope_cluster import require_packages
 
 
 @command(
@@ -80,6 +81,7 @@ from kvscope.quantities import DURATION_HELP
     ),
     RESULTS_DIR,
     CONFIG_DIR,
+    order=130,
 )
 def submit(given: argparse.Namespace) -> int:
     """Run a study on a cluster without Snakemake: its experiments are packed on nodes.
@@ -87,12 +89,12 @@ def submit(given: argparse.Namespace) -> int:
     Each experiment has a GPU, and the packs are submitted. Called again, it finds what it
     submitted before.
     """
-    from kvscope.plan import grid
+    from kvscope.api.plan import manifest
 
     if not (given.cluster or given.profile or given.site):
         raise BadInput("where to? --cluster pbs, slurm or local, or --profile profiles/polaris")
-    cluster.require_packages()
-    from kvscope.cluster import submission
+    require_packages()
+    from kvscope_cluster import submission
 
     options = submission.Cluster(
         name=given.cluster,
@@ -107,7 +109,7 @@ def submit(given: argparse.Namespace) -> int:
         options=given.options,
     )
     options.resolve()  # what cannot be is refused before a plan is written
-    planned = _planned(given, *grid.split_study(given.overrides))
+    planned = _planned(given, *manifest.split_study(given.overrides))
     if given.dry_run:
         print("\n".join(submission.preview(planned, given.results, options)))
         return EXIT_DONE
@@ -120,11 +122,12 @@ def submit(given: argparse.Namespace) -> int:
 
 def _planned(given: argparse.Namespace, study: str | None, overrides: list[str]) -> dict[str, Any]:
     """The manifest of what is to be submitted, which a dry run does not write."""
-    from kvscope.plan import manifest
+    from kvscope.api.machine import device
+    from kvscope.api.plan import manifest
 
     place = study, given.config_dir, given.results, overrides
     planned = (manifest.preview if given.dry_run else manifest.plan_if_changed)(*place)
     needs = [entry["resources"] for entry in planned["experiments"]]
-    if note := manifest.device_note(needs, packages.variant()[0]):
+    if note := manifest.device_note(needs, device()):
         print(f"kvscope: note: {note}", file=sys.stderr)
     return planned

@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvscope import accounts, runfile
-from kvscope.accounts import ANALYSED
-from kvscope.layout import experiment_directory, tables_directory
-from kvscope.plan import batches
-from kvscope.plan.manifest import experiment_path
+from kvscope.api.plan import batches
+from kvscope.api.plan import manifest as plans
+from kvscope.api.progress import is_finished
 from submitit_packs.model import Member
 
 # What the stages after the run are expected to take, and may take, as in workflow/rules; the second
@@ -22,7 +20,7 @@ KVSCOPE = (sys.executable, "-m", "kvscope.cli")
 
 def unfinished(manifest: Mapping[str, Any], results: Path) -> set[str]:
     """The experiments of a study's manifest that are not measured, collected and analysed."""
-    return {e["id"] for e in manifest["experiments"] if not is_done(e["id"], results)}
+    return {e["id"] for e in manifest["experiments"] if not is_finished(e["id"], results)}
 
 
 def members(manifest: Mapping[str, Any], results: Path) -> list[Member]:
@@ -63,12 +61,5 @@ def command(manifest: Mapping[str, Any], ids: Sequence[str], results: Path) -> s
     asked = manifest["compare"]
     words = ["run", "--multirun", "--tables", "--results", str(results)]
     words += ["--compare", asked["key"]] if asked else []
-    files = [str(experiment_path(id_, results)) for id_ in ids]
+    files = [str(plans.experiment_path(id_, results)) for id_ in ids]
     return shlex.join([*KVSCOPE, *words, *files])
-
-
-def is_done(experiment_id: str, results: Path) -> bool:
-    """Whether an experiment is measured and analysed, and no new measurement is requested."""
-    run = experiment_directory(results, experiment_id)
-    done = (run / runfile.RUN_DONE).exists() and not runfile.is_requested(run)
-    return done and accounts.is_current(tables_directory(run), ANALYSED, run)

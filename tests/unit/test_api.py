@@ -1,0 +1,68 @@
+"""`kvscope.api`: few names, none of them idle, and cheap to import face by face."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+
+import pytest
+
+from kvscope import api
+
+ROOT = Path(__file__).parents[2]
+FACES = [found.name for found in iter_modules(api.__path__)]
+MOVED = ("kvscope-cluster",)
+"""Packages that import nothing else of kvscope."""
+MOST_NAMES = 120
+LIGHT = ("commands", "errors", "words")
+"""Faces that are imported whenever `kvscope` starts, or by such a one."""
+
+
+def imports(path: Path) -> Iterator[tuple[str, str]]:
+    """Module and name of all that a file imports of kvscope, for type checkers and in functions."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found = [(node.module, alias.name) for alias in node.names]
+        elif isinstance(node, ast.Import):
+            found = [(alias.name, "") for alias in node.names]
+        else:
+            continue
+        yield from (one for one in found if one[0].split(".")[0] == "kvscope")
+
+
+def exported(face: str) -> list[str]:
+    """The names of a face."""
+    return list(import_module(f"kvscope.api.{face}").__all__)
+
+
+def test_it_has_few_names() -> None:
+    names = [(face, name) for face in FACES for name in exported(face)]
+    assert len(names) == len({*names}) <= MOST_NAMES
+
+
+@pytest.mark.parametrize("package", MOVED)
+def test_a_package_imports_nothing_else(package: str) -> None:
+    sources = ROOT.glob(f"packages/{package}/src/**/*.py")
+    found = {of for path in sources for of, _ in imports(path)}
+    assert found
+    assert found <= {f"kvscope.api.{face}" for face in FACES}
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_face_has_no_name_that_no_package_imports(face: str) -> None:
+    sources = [*ROOT.glob("packages/kvscope-*/src/**/*.py"), *ROOT.glob("tests/toys/*.py")]
+    used = {name for path in sources for of, name in imports(path) if of == f"kvscope.api.{face}"}
+    assert {*exported(face)} == used
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_importing_a_face_costs_no_more_than_its_names(face: str) -> None:
+    heavy = {"torch", "vllm"}
+    if face in LIGHT:
+        heavy |= {"numpy", "pandas", "pydantic", "hydra", "jinja2"}
+    program = f"import sys, kvscope.api.{face}; print({heavy!r} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "set()", done.stderr
