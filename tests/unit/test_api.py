@@ -14,7 +14,7 @@ from kvscope import api
 
 ROOT = Path(__file__).parents[2]
 FACES = [found.name for found in iter_modules(api.__path__)]
-MOVED = ("kvscope-cluster",)
+MOVED = ("kvscope-cluster", "kvscope-explain")
 """Packages that import nothing else of kvscope."""
 MOST_NAMES = 120
 LIGHT = ("commands", "errors", "words")

@@ -11,6 +11,7 @@ from kvscope.commands.command import (
     command,
     duration,
     flag,
+    path,
     place,
 )
 from kvscope.errors import EXIT_DONE
@@ -26,5 +27,6 @@ __all__ = [
     "command",
     "duration",
     "flag",
+    "path",
     "place",
 ]

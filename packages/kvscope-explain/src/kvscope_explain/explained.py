@@ -1,13 +1,15 @@
 """Sentences on the life of a request, and on where the time of all requests went.
 
-Every sentence follows from the rows that `kvscope.analyse.life` reads.
+Every sentence follows from the rows that `kvscope_explain.life` reads.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
-from kvscope.actions import action
-from kvscope.analyse.life import (
+from kvscope.api.actions import action
+from kvscope.api.tables import copies, time_sources
+from kvscope.api.words import plural, short_duration
+from kvscope_explain.life import (
     COPIED,
     DECODED,
     FOUND,
@@ -23,9 +25,6 @@ from kvscope.analyse.life import (
     Stretch,
     seconds_by_kind,
 )
-from kvscope.copies import KV
-from kvscope.quantities import plural, short_duration
-from kvscope.time_sources import mark_of
 
 CHOSEN = {
     "last": "as the last that was admitted",
@@ -67,7 +66,7 @@ def request_lines(lives: Lives, request_id: str) -> list[str]:
     heading = (
         f"request {request_id}: {row['prompt_tokens']} prompt and {row['output_tokens']} output "
         f"tokens, {ended} in {short_duration(took_s[request_id])}{_place(place, len(took_s))}"
-        f"{mark_of(lives.time_source)}"
+        f"{time_sources.mark_of(lives.time_source)}"
     )
     lines = [
         f"{s.start_s:10.3f} s  {short_duration(s.duration_s):>9}  {sentence(s)}" for s in stretches
@@ -111,7 +110,8 @@ def run_lines(lives: Lives) -> list[str]:
 
 def total_words(lives: Lives) -> str:
     """'12 requests took 3.456 s in all'; of a rehearsed run, that it is one."""
-    took, mark = short_duration(sum(lives.latencies_s.values())), mark_of(lives.time_source)
+    took = short_duration(sum(lives.latencies_s.values()))
+    mark = time_sources.mark_of(lives.time_source)
     return f"{plural(len(lives.latencies_s), 'request')} took {took} in all{mark}"
 
 
@@ -177,7 +177,8 @@ def _preempted(facts: dict[str, Any]) -> str:
 
 
 def _copied(facts: dict[str, Any]) -> str:
-    what = "copied back" if facts["kind"] == KV else "of activations copied back, K and V rebuilt"
+    whole = facts["kind"] == copies.KV
+    what = "copied back" if whole else "of activations copied back, K and V rebuilt"
     return f"{megabytes(facts['bytes'])} {what}"
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from kvscope.analyse.explained import costliest, sentence, total_words
-from kvscope.analyse.life import KINDS, Lives, Stretch, seconds_by_kind
-from kvscope.quantities import plural, short_duration
-from kvscope.report.data import ReportedRun, StudyData
+from kvscope.api.sections import ReportedRun, StudyData
+from kvscope.api.words import plural, short_duration
+from kvscope_explain.explained import costliest, sentence, total_words
+from kvscope_explain.life import KINDS, Lives, Stretch, seconds_by_kind
 
 MOST_RUNS = 12  # that the page explains: each costs its size and seconds to read
 MOST_REQUESTS = 10  # of each, the slowest

@@ -4,11 +4,11 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from kvscope.commands.command import argument, command, flag, path
-from kvscope.errors import EXIT_DONE, BadInput
+from kvscope.api.commands import EXIT_DONE, argument, command, flag, path
+from kvscope.api.errors import BadInput
 
 if TYPE_CHECKING:
-    from kvscope.analyse.life import Lives
+    from kvscope_explain.life import Lives
 
 
 @command(
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         "--repeat", type=int, metavar="N", help="the repeat; the first that counts by default"
     ),
     flag("--json", "print JSON"),
+    order=170,
 )
 def explain(given: argparse.Namespace) -> int:
     """Explain why a request was slow: its life in lines, each with its time.
@@ -27,7 +28,7 @@ def explain(given: argparse.Namespace) -> int:
     copies or by computing its tokens again. Without a request: what all requests of a repeat spent
     their time on, and the ten waits that cost most.
     """
-    from kvscope.analyse import explained
+    from kvscope_explain import explained
 
     lives = _lives(given)
     if given.request is None:
@@ -40,9 +41,8 @@ def explain(given: argparse.Namespace) -> int:
 
 
 def _lives(given: argparse.Namespace) -> "Lives":
-    from kvscope.analyse.life import Lives
-    from kvscope.analyse.planned import confirm_settings
-    from kvscope.analyse.records import read_records
+    from kvscope.api.runs import confirm_settings, read_records
+    from kvscope_explain.life import Lives
 
     records = read_records(given.run)
     confirm_settings(records)

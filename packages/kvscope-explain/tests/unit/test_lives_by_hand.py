@@ -11,8 +11,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kvscope.analyse.explained import names, run_lines, sentence
-from kvscope.analyse.life import (
+from kvscope.analyse.records import Records
+from kvscope_explain.explained import names, run_lines, sentence
+from kvscope_explain.life import (
     DECODED,
     LOADED,
     PAUSED,
@@ -22,7 +23,6 @@ from kvscope.analyse.life import (
     RECOMPUTED,
     Lives,
 )
-from kvscope.analyse.records import Records
 from tests.run_records import facts_of
 
 REQUESTS = [

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from kvscope.analyse.records import Records
-from kvscope.arraytypes import Ints
-from kvscope.report.data import ReportedRun, StudyData
-from kvscope.report.lives import explained
+from kvscope.api.runs import Records
+from kvscope.api.sections import ReportedRun, StudyData
+from kvscope_explain.lives import explained
 
 MOST_BINS = 300
 MOST_REQUESTS = 20_000  # of a run, the last that ended
@@ -74,7 +74,7 @@ def over_time(run: ReportedRun) -> dict[str, Any]:
 def _bins(records: Records, bin_s: float, count: int) -> dict[str, list[float]]:
     """What the passes that began in each bin did, in all."""
     steps = records.steps.assign(hit_tokens=_sums(records, "hit_tokens", "step", records.steps))
-    at: Ints = (steps["start_s"] // bin_s).clip(0, count - 1).to_numpy(np.int64)
+    at: NDArray[np.int64] = (steps["start_s"] // bin_s).clip(0, count - 1).to_numpy(np.int64)
 
     def sums(values: pd.Series) -> list[float]:
         total = np.bincount(at, values.astype(float).fillna(0), count)

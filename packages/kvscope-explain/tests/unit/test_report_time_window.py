@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from kvscope.analyse.records import Records, read_records
-from kvscope.report import time_window
 from kvscope.report.load import load
-from kvscope.report.time_window import MEANS, REQUEST_FIELDS, SUMS, windows_of
-
-from .report_fixture import Fake, write_study
+from kvscope_explain import time_window
+from kvscope_explain.time_window import MEANS, REQUEST_FIELDS, SUMS, windows_of
+from tests.unit.report_fixture import Fake, write_study
 
 FAKES = [
     Fake({"cache.blocks": 16, "overflow": "recompute"}, "recompute"),

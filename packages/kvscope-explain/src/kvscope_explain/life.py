@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kvscope.copies import IN
-from kvscope.errors import BadInput
-from kvscope.passes import PREFILL
-from kvscope.plan.policy import LAST
-from kvscope.results import Run
+from kvscope.api.errors import BadInput
+from kvscope.api.runs import Records
+from kvscope.api.tables import copies, passes
 
 QUEUED = "queued"
 PREFILLED = "prefill"
@@ -39,6 +37,7 @@ KINDS = {
 """What a stretch of each kind is spent on."""
 FOUND = ("hit", "own_hit", "loaded")
 """Facts of a pass: columns of `batch`, of tokens that a request need not compute."""
+LAST = "last"  # `overflow.victim` where vLLM chooses
 SHORTEST_S = 1e-9
 """What is shorter is the rounding of two instants."""
 Events = list[dict[Hashable, Any]]
@@ -86,7 +85,7 @@ class Lives:
     and tokens loaded by vLLM's offloading.
     """
 
-    def __init__(self, repeat: Run) -> None:
+    def __init__(self, repeat: Records) -> None:
         self._run = repeat
         self._steps = repeat.steps.set_index("step").sort_index()
         self._steps["end_s"] = self._steps["start_s"] + self._steps["duration_s"]
@@ -98,10 +97,10 @@ class Lives:
         self._rows = {str(name): own for name, own in rows.groupby("request_id")}
         preempting = rows["step"].isin(repeat.preemptions["step"])
         self._in_pass = dict(iter(rows[preempting].groupby("step")))
-        events, copies = repeat.preemptions, repeat.transfers
+        events, transfers = repeat.preemptions, repeat.transfers
         lost = events[events["event"] == "preempt"].sort_values("step", kind="stable")
         self._lost = _grouped(lost, "request_id")
-        back = copies[copies["direction"] == IN].dropna(subset=["start_s", "end_s"])
+        back = transfers[transfers["direction"] == copies.IN].dropna(subset=["start_s", "end_s"])
         by_job = back["job"].notna()
         self._copies = _grouped(back[~by_job], "request_id", "step")
         self._loads = _grouped(back[by_job].sort_values("ordered_s"), "request_id")
@@ -249,8 +248,7 @@ class Lives:
     @cached_property
     def _overflow(self) -> dict[str, Any]:
         """The overflow policy of the settings; empty where there are none."""
-        settings = getattr(self._run.whole, "settings", {})
-        found = settings.get("overflow", {})
+        found = self._run.whole.settings.get("overflow", {})
         return dict(found) if isinstance(found, dict) else {}
 
     def _computed(
@@ -260,7 +258,7 @@ class Lives:
         if row["recomputed_tokens"]:
             kind = RECOMPUTED
         else:
-            kind = PREFILLED if row["phase"] == PREFILL else DECODED
+            kind = PREFILLED if row["phase"] == passes.PREFILL else DECODED
         step, end_s = int(row["step"]), float(row["end_s"])
         facts = {
             "passes": 1,

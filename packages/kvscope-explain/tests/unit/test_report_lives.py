@@ -4,15 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from kvscope.analyse.explained import request_facts, run_facts
-from kvscope.analyse.life import Lives
 from kvscope.analyse.records import read_records
 from kvscope.quantities import short_duration
-from kvscope.report import lives as of_page
-from kvscope.report.lives import lives_of
 from kvscope.report.load import load
-
-from .report_fixture import Fake, write_study
+from kvscope_explain import lives as of_page
+from kvscope_explain.explained import request_facts, run_facts
+from kvscope_explain.life import Lives
+from kvscope_explain.lives import lives_of
+from tests.unit.report_fixture import Fake, write_study
 
 FAKES = [
     Fake({"cache.blocks": 16, "overflow": "recompute"}, "recompute"),

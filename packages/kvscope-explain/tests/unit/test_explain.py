@@ -8,7 +8,10 @@ from typing import Any, get_args
 import pytest
 
 from kvscope import cli
-from kvscope.analyse.explained import (
+from kvscope.analyse.records import Records, read_records
+from kvscope.plan.policy import Whom
+from kvscope.quantities import plural, short_duration
+from kvscope_explain.explained import (
     CHOSEN,
     megabytes,
     ordinal,
@@ -16,7 +19,7 @@ from kvscope.analyse.explained import (
     run_facts,
     sentence,
 )
-from kvscope.analyse.life import (
+from kvscope_explain.life import (
     COPIED,
     DECODED,
     KINDS,
@@ -28,11 +31,7 @@ from kvscope.analyse.life import (
     Lives,
     Stretch,
 )
-from kvscope.analyse.records import Records, read_records
-from kvscope.plan.policy import Whom
-from kvscope.quantities import plural, short_duration
-
-from .report_fixture import Fake, write_experiment
+from tests.unit.report_fixture import Fake, write_experiment
 
 CASES = {
     "recompute": Fake({"kind": "recompute"}, "recompute"),
