@@ -17,8 +17,9 @@ from kvscope.report.data import StudyData
 from kvscope.report.figures import registry as figures
 from kvscope.report.load import load
 from kvscope.report.study import report
+from kvscope.runfile import RUN_FILE
 
-from .report_fixture import Fake, write_study
+from .report_fixture import Fake, write_experiment, write_study
 
 TOYS = Path(__file__).parents[1] / "toys"
 CACHES = (plugins.names, plugins.find, docs.blocks, figures.figures)
@@ -97,6 +98,24 @@ def test_files_of_a_registered_kind_are_imported(
     assert capsys.readouterr().out == f"2 lines of x\n{out}\n"
     assert main(["import", "other", *files, "--out", out]) == EXIT_BAD_INPUT
     assert "unknown kind 'other'; known: lines" in capsys.readouterr().err
+
+
+def test_files_of_a_kind_that_a_package_recognises_are_collected(
+    tmp_path: Path, install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_experiment(Fake({"seed": 1}), tmp_path)
+    (run / "packed").mkdir()
+    for path in [path for path in run.iterdir() if path.is_file()]:
+        path.rename(run / "packed" / path.name)
+    assert main(["collect", str(run), "--out", str(tmp_path / "out")]) == EXIT_DONE
+    found = capsys.readouterr()
+    assert found.out == f"{tmp_path / 'out'}\n"
+    assert "files were packed" in found.err
+    assert (run / RUN_FILE).is_file()
+    install("[kvscope.collector]\nagain = toy_wing:PACKED\n")
+    plugins.names.cache_clear()
+    assert main(["collect", str(run)]) == EXIT_BAD_INPUT
+    assert "has files of again and packed, collectors of installed" in capsys.readouterr().err
 
 
 def test_a_page_stands_beside_the_report_and_its_tables_are_checked(tmp_path: Path) -> None:
