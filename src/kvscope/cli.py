@@ -20,12 +20,9 @@ from kvscope.commands import (
     import_,
     new,
     plan,
-    record,
-    replay,
     report,
     run,
     shipped,
-    watch,
 )
 from kvscope.commands.command import Command, CommandParser
 from kvscope.errors import (
@@ -42,9 +39,6 @@ COMMANDS = {
     10: new.new,
     20: plan.plan,
     30: run.run,
-    40: record.record,
-    50: watch.watch,
-    60: replay.replay,
     70: collect.collect,
     80: import_.import_,
     90: analyse.analyse,

@@ -4,7 +4,6 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 
@@ -14,9 +13,11 @@ from kvscope import api
 
 ROOT = Path(__file__).parents[2]
 FACES = [found.name for found in iter_modules(api.__path__)]
-MOVED = ("kvscope-cluster", "kvscope-explain")
+MOVED = ("kvscope-cluster", "kvscope-explain", "kvscope-record")
 """Packages that import nothing else of kvscope."""
 MOST_NAMES = 120
+OF_VLLM = {"vllm"}
+"""Faces that are for processes of vLLM alone."""
 LIGHT = ("commands", "errors", "words")
 """Faces that are imported whenever `kvscope` starts, or by such a one."""
 
@@ -34,8 +35,14 @@ def imports(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def exported(face: str) -> list[str]:
-    """The names of a face."""
-    return list(import_module(f"kvscope.api.{face}").__all__)
+    """The names of a face, which is not imported: one of them imports vLLM."""
+    tree = ast.parse((Path(api.__path__[0]) / f"{face}.py").read_text(encoding="utf-8"))
+    (names,) = (
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    return list(ast.literal_eval(names))
 
 
 def test_it_has_few_names() -> None:
@@ -58,7 +65,7 @@ def test_a_face_has_no_name_that_no_package_imports(face: str) -> None:
     assert {*exported(face)} == used
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("face", sorted({*FACES} - OF_VLLM))
 def test_importing_a_face_costs_no_more_than_its_names(face: str) -> None:
     heavy = {"torch", "vllm"}
     if face in LIGHT:

@@ -21,7 +21,7 @@ SOURCES |= {p: ast.parse(p.read_text()) for p in ROOT.glob("packages/kvscope-*/s
 OF_OTHERS = (
     # What a stretch of a request's life has.
     *("kvscope_explain/life.py", "kvscope_explain/explained.py"),
-    "kvscope/record/",  # what a recording says of its server
+    "kvscope_record/",  # what a recording says of its server
     *("engine/attention/reference.py", "run/session.py", "kvscope_offload/modeled_engine.py"),
 )
 """Modules where `facts` are those of something else, or the entries of a run.json to be written."""

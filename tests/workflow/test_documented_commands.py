@@ -125,7 +125,11 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
         "takes minutes; tests/workflow/test_snakemake.py measures in these ways",
     ),
     (r"(\S*python bench/recording\.py) --rounds \d+ (.+)", r"\1 --rounds 1 \2", "takes minutes"),
-    (r"(\S*python bench/record\.py) .+", r"\1 --help", "starts engines: minutes for its rounds"),
+    (
+        r"(\S*python packages/kvscope-record/bench/record\.py) .+",
+        r"\1 --help",
+        "starts engines: minutes for its rounds",
+    ),
     (
         r"kvscope bytes (?:models/.+|MODEL)",
         None,

@@ -13,9 +13,10 @@ from kvscope.commands.command import (
     flag,
     path,
     place,
+    plan_command,
 )
 from kvscope.errors import EXIT_DONE
-from kvscope.quantities import DURATION_HELP
+from kvscope.quantities import DURATION_HELP, SIZE_HELP
 
 __all__ = [
     "CONFIG_DIR",
@@ -23,10 +24,12 @@ __all__ = [
     "EXIT_DONE",
     "OVERRIDES_HELP",
     "RESULTS_DIR",
+    "SIZE_HELP",
     "argument",
     "command",
     "duration",
     "flag",
     "path",
     "place",
+    "plan_command",
 ]

@@ -1,5 +1,7 @@
-"""The environment that kvscope is installed in."""
+"""The environment that kvscope is installed in, and processes that end with their parent."""
 
+from kvscope import __version__, processes
+from kvscope.machine import installed_vllm
 from kvscope.packages import device
 
-__all__ = ["device"]
+__all__ = ["__version__", "device", "installed_vllm", "processes"]

@@ -1,9 +1,9 @@
-"""The words that columns of tables hold.
+"""The tables of a run, and the words that their columns hold.
 
-`copies` has directions and kinds of transfers, `passes` the phases of forward passes and requests,
-`time_sources` where times come from, and what is to be said of those that were not measured.
+`tables` declares each, and reads and writes them. `copies` has directions and kinds of transfers,
+`kv_plan` KV groups, `passes` the phases of forward passes and requests.
 """
 
-from kvscope import copies, passes, time_sources
+from kvscope import copies, kv_plan, passes, tables
 
-__all__ = ["copies", "passes", "time_sources"]
+__all__ = ["copies", "kv_plan", "passes", "tables"]

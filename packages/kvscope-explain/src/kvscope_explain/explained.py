@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from kvscope.api.actions import action
-from kvscope.api.tables import copies, time_sources
-from kvscope.api.words import plural, short_duration
+from kvscope.api.tables import copies
+from kvscope.api.words import plural, short_duration, time_sources
 from kvscope_explain.life import (
     COPIED,
     DECODED,
