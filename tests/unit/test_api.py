@@ -13,13 +13,13 @@ from kvscope import api
 
 ROOT = Path(__file__).parents[2]
 FACES = [found.name for found in iter_modules(api.__path__)]
-MOVED = ("kvscope-cluster", "kvscope-explain", "kvscope-record")
+MOVED = ("kvscope-cluster", "kvscope-explain", "kvscope-record", "kvscope-rehearsal")
 """Packages that import nothing else of kvscope."""
 MOST_NAMES = 120
 OF_VLLM = {"vllm"}
 """Faces that are for processes of vLLM alone."""
-LIGHT = ("commands", "errors", "words")
-"""Faces that are imported whenever `kvscope` starts, or by such a one."""
+LIGHT = ("commands", "errors", "files", "recording", "words")
+"""Faces that are imported whenever `kvscope` starts, or in a server that is recorded."""
 
 
 def imports(path: Path) -> Iterator[tuple[str, str]]:

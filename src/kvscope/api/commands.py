@@ -14,6 +14,8 @@ from kvscope.commands.command import (
     path,
     place,
     plan_command,
+    size,
+    whole,
 )
 from kvscope.errors import EXIT_DONE
 from kvscope.quantities import DURATION_HELP, SIZE_HELP
@@ -32,4 +34,6 @@ __all__ = [
     "path",
     "place",
     "plan_command",
+    "size",
+    "whole",
 ]
