@@ -10,6 +10,7 @@ from pkgutil import iter_modules
 import pytest
 
 from kvscope import api
+from kvscope.tables import TABLES
 
 ROOT = Path(__file__).parents[2]
 FACES = [found.name for found in iter_modules(api.__path__)]
@@ -34,12 +35,16 @@ def imports(path: Path) -> Iterator[tuple[str, str]]:
         yield from (one for one in found if one[0].split(".")[0] == "kvscope")
 
 
+def source(face: str) -> ast.Module:
+    """The source of a face, which is not imported: one of them imports vLLM."""
+    return ast.parse((Path(api.__path__[0]) / f"{face}.py").read_text(encoding="utf-8"))
+
+
 def exported(face: str) -> list[str]:
-    """The names of a face, which is not imported: one of them imports vLLM."""
-    tree = ast.parse((Path(api.__path__[0]) / f"{face}.py").read_text(encoding="utf-8"))
+    """The names of a face."""
     (names,) = (
         node.value
-        for node in tree.body
+        for node in source(face).body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     )
     return list(ast.literal_eval(names))
@@ -63,6 +68,30 @@ def test_a_face_has_no_name_that_no_package_imports(face: str) -> None:
     sources = [*ROOT.glob("packages/kvscope-*/src/**/*.py"), *ROOT.glob("tests/toys/*.py")]
     used = {name for path in sources for of, name in imports(path) if of == f"kvscope.api.{face}"}
     assert {*exported(face)} == used
+
+
+def attributes(path: Path) -> Iterator[tuple[str, str]]:
+    """Face and attribute of what a file takes of the modules that a face has as names."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    known = {
+        alias.asname or alias.name: node.module.rpartition(".")[2]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kvscope.api.")
+        for alias in node.names
+        if node.module and alias.name.islower()  # a module, or a function
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(ast.Name(name), attribute) if name in known:
+                yield known[name], attribute
+
+
+@pytest.mark.parametrize("package", MOVED)
+def test_what_a_package_takes_of_a_module_is_in_the_docstring_of_its_face(package: str) -> None:
+    sources = ROOT.glob(f"packages/{package}/src/**/*.py")
+    for face, name in {found for path in sources for found in attributes(path)}:
+        table = face == "tables" and name.lower() in TABLES
+        assert table or f"`{name}`" in str(ast.get_docstring(source(face))), f"{face}: {name}"
 
 
 @pytest.mark.parametrize("face", sorted({*FACES} - OF_VLLM))

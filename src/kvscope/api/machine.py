@@ -1,4 +1,7 @@
-"""The environment that kvscope is installed in, and processes that end with their parent."""
+"""The environment that kvscope is installed in, and processes that end with their parent.
+
+`processes` has `run`, `running_whole` and `ENDING`, the signals that end one.
+"""
 
 from kvscope import __version__, processes
 from kvscope.machine import installed_vllm

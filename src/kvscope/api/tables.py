@@ -1,7 +1,9 @@
 """The tables of a run, and the words that their columns hold.
 
-`tables` declares each, and reads and writes them. `copies` has directions and kinds of transfers,
-`kv_plan` KV groups, `passes` the phases of forward passes and requests.
+- `tables`: a `Table` by its name in upper case, `HOST_TABLES`, `to_arrow`, `write`
+- `copies`: directions, `IN` and `OUT`, and `KV`, a kind of transfers
+- `passes`: phases, as `PREFILL`
+- `kv_plan`: `KvGroup`, `has_one_block_table`
 """
 
 from kvscope import copies, kv_plan, passes, tables

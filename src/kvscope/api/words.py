@@ -1,6 +1,7 @@
 """Numbers in sentences, durations and sizes as people write them, and words for times.
 
-`time_sources` has where times come from, and what is to be said of those that were not measured.
+`time_sources` has where times come from, `MEASURED` or `REHEARSED`, and `mark_of` those that were
+not measured.
 """
 
 from kvscope import time_sources
