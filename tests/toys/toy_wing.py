@@ -6,9 +6,9 @@ from pathlib import Path
 
 from kvscope.analyse.calibration.calibrate import Calibration, PublishedTimes
 from kvscope.analyse.calibration.fit import Observation, Parameter, Values
-from kvscope.collect.foreign import Collector
+from kvscope.api.collecting import Collector
+from kvscope.api.commands import argument, command
 from kvscope.collect.importer import Importer
-from kvscope.commands.command import argument, command
 from kvscope.plan.hardware.hardware import Hardware
 from kvscope.report.data import StudyData
 from kvscope.report.pages import Page
