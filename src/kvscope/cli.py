@@ -17,18 +17,12 @@ from kvscope.commands import (
     compare,
     crate,
     doctor,
-    explain,
     import_,
     new,
     plan,
-    record,
-    replay,
     report,
     run,
     shipped,
-    status,
-    submit,
-    watch,
 )
 from kvscope.commands.command import Command, CommandParser
 from kvscope.errors import (
@@ -41,29 +35,23 @@ from kvscope.errors import (
 )
 
 # A stage is imported when its command runs: `kvscope plan` must not import vLLM.
-COMMANDS = (
-    new.new,
-    plan.plan,
-    run.run,
-    record.record,
-    watch.watch,
-    replay.replay,
-    collect.collect,
-    import_.import_,
-    analyse.analyse,
-    report.report,
-    crate.crate,
-    calibrate.calibrate,
-    submit.submit,
-    status.status,
-    compare.compare,
-    check.check,
-    explain.explain,
-    bytes_.bytes_,
-    doctor.doctor,
-    shipped.shipped,
-)
-"""kvscope's own commands, in the order of `kvscope --help`; those of other packages follow."""
+COMMANDS = {
+    10: new.new,
+    20: plan.plan,
+    30: run.run,
+    70: collect.collect,
+    80: import_.import_,
+    90: analyse.analyse,
+    100: report.report,
+    110: crate.crate,
+    120: calibrate.calibrate,
+    150: compare.compare,
+    160: check.check,
+    180: bytes_.bytes_,
+    190: doctor.doctor,
+    200: shipped.shipped,
+}
+"""kvscope's own commands by their place in `kvscope --help`; others name theirs (`order`)."""
 
 GROUP = "kvscope.command"
 
@@ -129,7 +117,7 @@ def abandon_output() -> None:
 
 def plugin_commands() -> Iterator[Command]:
     """The commands of other packages; one that cannot be used is named on standard error."""
-    own = {command.name for command in COMMANDS}
+    own = {command.name for command in COMMANDS.values()}
     for name in plugins.names(GROUP):
         try:
             found = plugins.load(GROUP, name, Command)
@@ -155,7 +143,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"kvscope {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=CommandParser)
-    for command in (*COMMANDS, *plugin_commands()):
+    placed = [*COMMANDS.items(), *((command.order, command) for command in plugin_commands())]
+    for _, command in sorted(placed, key=lambda one: one[0]):
         command.add_to(commands)
     return parser
 

@@ -5,6 +5,7 @@ registers a function that returns a table of its documents in the entry-point gr
 `kvscope.document`.
 """
 
+import ast
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -35,6 +36,7 @@ from kvscope.tables.column import ROLES
 
 _BLOCK = re.compile(r"<!-- generated: ([\w ]+) -->\n.*?<!-- end -->", re.DOTALL)
 GROUP = "kvscope.document"
+API = Path(__file__).parent / "api"
 FITTED = "a100-40gb"  # hardware whose numbers are fitted
 Row = tuple[str, ...]
 
@@ -113,7 +115,27 @@ def _fitted_numbers_table() -> str:
     return markdown(("number", "fit", "95 % of the bootstrap"), rows)
 
 
+def _api_table() -> str:
+    """The faces of kvscope.api, as their sources say, with what they list in `__all__`."""
+    rows = []
+    for path in sorted(API.glob("[!_]*.py")):
+        module = ast.parse(path.read_text(encoding="utf-8"))
+        summary = str(ast.get_docstring(module)).partition("\n\n")[0]
+        names = ", ".join(f"`{name}`" for name in _exported(module))
+        rows.append((f"`kvscope.api.{path.stem}`", " ".join(summary.split()), names))
+    return markdown(("module", "for", "names"), rows)
+
+
+def _exported(module: ast.Module) -> list[str]:
+    """What a module lists in `__all__`."""
+    for node in module.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    return []
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
+    "api": _api_table,
     "metrics": lambda: _metrics_table(m for m in OWN if m not in access_metrics.METRICS),
     "metrics of accesses": _access_metrics_table,
     "metrics of studies": lambda: _metrics_table(STUDY_METRICS),

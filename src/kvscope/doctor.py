@@ -112,7 +112,7 @@ def packages_check() -> MachineCheck:
     In a checkout envs/ pins the packages; elsewhere the installed kvscope requires them.
     """
     if packages.in_checkout():
-        device, _ = packages.variant()
+        device = packages.device()
         flaws = packages.find_flaws("build", device, "checkout")
         wanted, advice = f"as envs/ pins them for {device}", "make env"
     else:

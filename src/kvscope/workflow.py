@@ -82,7 +82,7 @@ def plan(given: Options, config_dir: Path, results: Path) -> dict[str, Any]:
             raise BadInput(fault) from None
         raise
     needs = [entry["resources"] for entry in found["experiments"]]
-    if note := manifest.device_note(needs, packages.variant()[0]):
+    if note := manifest.device_note(needs, packages.device()):
         print(f"kvscope: note: {note}", file=sys.stderr)
     for directory in _directories(found, results):
         settle_if_free(directory)

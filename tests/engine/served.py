@@ -62,7 +62,7 @@ def counts() -> dict[str, float]:
 
 def allow_more(recording: Path, more_bytes: int, wait_s: float = 60.0) -> None:
     """Let the recording grow by some bytes, no more, once a pass of it is written."""
-    from kvscope.record.glance import look
+    from kvscope_record.glance import look
 
     deadline_s = time.monotonic() + wait_s
     while look(recording) is None:
@@ -179,7 +179,7 @@ def main(model: str, results: Path, engines: list[dict[str, Any]]) -> None:
     made = []
     for settings in engines:
         if record := settings.pop("record"):
-            from kvscope.record.plugin import register
+            from kvscope_record.plugin import register
 
             os.environ["KVSCOPE_RECORD"] = record
             register()  # vLLM loads plugins once a process, and the first engine was not recorded

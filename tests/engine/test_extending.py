@@ -1,11 +1,13 @@
 """docs/EXTENDING.md, followed to the letter, and the package of tests/toys in a real run."""
 
+import base64
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -148,6 +150,27 @@ def test_a_policy_may_cut_prompts_before_a_pass_is_full(sliced: Path, warm: Warm
     assert parts["scheduled_tokens"].min() < 96
     done = kvscope("check", str(sliced), env=with_toys(warm))
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_section_of_another_package_stands_on_the_page(sliced: Path, warm: Warm, tmp_path: Path):
+    """Between those of other orders, with its style, its script and the data for it."""
+    for command in (("analyse", str(sliced)), ("report", str(sliced), "--out", str(tmp_path))):
+        done = kvscope(*command, env=with_toys(warm))
+        assert done.returncode == 0, done.stderr
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    count = len(pd.read_parquet(sliced / "steps.parquet"))
+    section = page.partition('<section id="toy_passes">')[2].partition("</section>")[0]
+    assert "<h2>Passes of each run</h2>" in section
+    assert f": {count} passes</li>" in section
+    packed = re.search(r'id="toy-counts">(.+)</script>', section)
+    assert packed
+    counts = json.loads(zlib.decompress(base64.b64decode(packed[1])))
+    assert list(counts.values()) == [count]
+    ids = re.findall(r'<section id="(\w+)">', page)
+    assert ids[-4:] == ["window", "toy_passes", "requests", "reproduce"]
+    assert '<a href="#toy_passes">Passes of each run</a>' in page
+    for name in ("toy_section.css", "toy_section.js"):
+        assert page.count((TOYS / name).read_text(encoding="utf-8")) == 1
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,13 @@ from kvscope.analyse.records import Records, read_records
 from kvscope.oracle import HELD, VIOLATED
 from kvscope.passes import DECODE, PREFILL
 from kvscope.plan.grid import expand
-from kvscope.record import replayed
-from kvscope.record.glance import look
-from kvscope.record.records import Scheduled
-from kvscope.record.study import write_study
-from kvscope.record.versions import SUPPORTED
-from kvscope.record.window import read_window
 from kvscope.runfile import read_run
+from kvscope_record import replayed
+from kvscope_record.glance import look
+from kvscope_record.records import Scheduled
+from kvscope_record.study import write_study
+from kvscope_record.versions import SUPPORTED
+from kvscope_record.window import read_window
 from tests.warm import Warm
 
 from ..conftest import Require

@@ -19,8 +19,8 @@ pytest.importorskip("uvicorn", reason="vLLM's server is not here; run `make env`
 
 from kvscope.analyse.check import check_run
 from kvscope.analyse.experiment import analyse
-from kvscope.record import lock
-from kvscope.record.segments import segment_paths
+from kvscope_record import lock
+from kvscope_record.segments import segment_paths
 
 from .conftest import kvscope
 from .http_server import HttpServer, make_model, serving

@@ -14,7 +14,7 @@ pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
-from kvscope.record.study import write_study
+from kvscope_record.study import write_study
 from tests.warm import Warm
 
 from .conftest import ROOT, Silent
@@ -55,9 +55,9 @@ def served(experiment: Experiment, directory: Path | None = None) -> Passes:
     from kvscope.engine.devices.platform import platform_of
     from kvscope.engine.marks import Marks
     from kvscope.engine.recording import Recording
-    from kvscope.record.plugin import register
     from kvscope.run.serving import serve
     from kvscope.workload.requests import build
+    from kvscope_record.plugin import register
 
     variables = {} if directory is None else {"KVSCOPE_RECORD": str(directory)}
     with mock.patch.dict(os.environ, variables):

@@ -1,4 +1,4 @@
-"""A command, a kind of published files, a page, published times and a table of a document."""
+"""A command, kinds of foreign files, a page, published times and a table of a document."""
 
 import argparse
 from collections.abc import Sequence
@@ -6,8 +6,9 @@ from pathlib import Path
 
 from kvscope.analyse.calibration.calibrate import Calibration, PublishedTimes
 from kvscope.analyse.calibration.fit import Observation, Parameter, Values
+from kvscope.api.collecting import Collector
+from kvscope.api.commands import argument, command
 from kvscope.collect.importer import Importer
-from kvscope.commands.command import argument, command
 from kvscope.plan.hardware.hardware import Hardware
 from kvscope.report.data import StudyData
 from kvscope.report.pages import Page
@@ -68,6 +69,17 @@ TIMES = PublishedTimes(
     lambda: [Observation("copies", 3e-6, _copy_s)],
     _write_errors,
 )
+
+
+def unpack(directory: Path) -> list[str]:
+    """Put a run's files, which are in a directory of their own, where a run has them."""
+    files = sorted((directory / "packed").iterdir())
+    for path in files:
+        path.rename(directory / path.name)
+    return [f"{len(files)} files were packed"]
+
+
+PACKED = Collector(lambda directory: (directory / "packed").is_dir(), unpack)
 
 
 def table() -> str:

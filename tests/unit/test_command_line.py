@@ -161,7 +161,7 @@ def test_a_directory_with_too_long_a_name_is_none(capsys: pytest.CaptureFixture[
 
 KILLED = """
 import os, signal
-from kvscope.cluster import submission
+from kvscope_cluster import submission
 from kvscope.cli import main
 def submit(manifest, results, cluster, say):
     say("pack-1: slurm job 7")

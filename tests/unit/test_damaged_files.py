@@ -20,6 +20,7 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_replay import record
 
 from kvscope import cli, limits, runschema, tables
 from kvscope.collect.collector import collect_nsys
@@ -33,14 +34,14 @@ from kvscope.errors import EXIT_BAD_INPUT, BadInput, CannotWrite
 from kvscope.files import read_json, sha256_of
 from kvscope.plan import experiment, manifest
 from kvscope.plan.grid import expand
-from kvscope.record.collect import collect_recording
-from kvscope.record.glance import look
-from kvscope.record.segments import segment_paths
 from kvscope.results import Run
 from kvscope.run.locks import SUPERVISOR_LOCK, hold_lock_if_free
 from kvscope.runfile import KERNEL_EVENTS, RUN_FILE, read_run
 from kvscope.tables import ANALYSIS_TABLES, HOST_TABLES, LAYERS, WORKLOAD, Table
 from kvscope.workload import requests
+from kvscope_record.collect import collect_recording
+from kvscope_record.glance import look
+from kvscope_record.segments import segment_paths
 from tests.run_records import facts_of
 
 from .kv_flushes import Batch, compressed, tracing
@@ -58,7 +59,6 @@ from .mutations import (
 from .nsys_fixture import NsysFile, global_id
 from .report_fixture import Fake, facts, write_experiment, write_study
 from .test_kv_events import batches_of_a_run
-from .test_replay import record
 from .test_workload_sharegpt import FITTING, TOO_LONG, word_tokenizer
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]

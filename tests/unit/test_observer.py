@@ -10,11 +10,11 @@ import pytest
 from kvscope.engine.marks import Marks
 from kvscope.engine.observer import Loss, ObservedPass, Recorder, SchedulerObserver
 from kvscope.ranges import FORWARD_PASS
-from kvscope.record.options import RecordOptions
-from kvscope.record.recorder import ServerRecorder
-from kvscope.record.records import Segment
-from kvscope.record.window import read_window
-from kvscope.record.writer import Writer
+from kvscope_record.options import RecordOptions
+from kvscope_record.recorder import ServerRecorder
+from kvscope_record.records import Segment
+from kvscope_record.window import read_window
+from kvscope_record.writer import Writer
 
 
 def plan(*names: str, preempted: tuple[str, ...] = ()) -> Any:

@@ -19,8 +19,9 @@ SOURCES = {path: ast.parse(path.read_text()) for path in ROOT.glob("src/kvscope/
 SOURCES |= {p: ast.parse(p.read_text()) for p in ROOT.glob("packages/kvscope-*/src/**/*.py")}
 
 OF_OTHERS = (
-    *("analyse/life.py", "analyse/explained.py"),  # what a stretch of a request's life has
-    "kvscope/record/",  # what a recording says of its server
+    # What a stretch of a request's life has.
+    *("kvscope_explain/life.py", "kvscope_explain/explained.py"),
+    "kvscope_record/",  # what a recording says of its server
     *("engine/attention/reference.py", "run/session.py", "kvscope_offload/modeled_engine.py"),
 )
 """Modules where `facts` are those of something else, or the entries of a run.json to be written."""

@@ -84,7 +84,7 @@ def test_every_command_for_a_cluster_with_gpus_measures_on_a_gpu(document: str) 
         words = shlex.split(command.partition("  #")[0])
         overrides = next((w.split("=", 1)[1] for w in words if w.startswith("overrides=")), "")
         settings = [w for w in words if re.match(r"(study|device|device\.hardware|exclusive)=", w)]
-        study, given = grid.split_study([*settings, *overrides.split()])
+        study, given = manifest.split_study([*settings, *overrides.split()])
         plan = grid.expand(study, given, ROOT / "config")
         assert {p.experiment.device.gpus for p in plan.experiments} == {1}, command
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from kvscope.errors import BadInput
 from kvscope.plan.composition import Composer
-from kvscope.plan.grid import Plan, expand, split_study
+from kvscope.plan.grid import Plan, expand
+from kvscope.plan.manifest import split_study
 from kvscope.workload.trace import Trace
 
 CONFIG = Path(__file__).parents[2] / "config"

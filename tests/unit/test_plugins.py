@@ -11,11 +11,15 @@ from kvscope.cli import main
 from kvscope.collect import importer
 from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput
 from kvscope.plan import registry
+from kvscope.report import sections
 from kvscope.report.check_study import study_complaints
+from kvscope.report.data import StudyData
 from kvscope.report.figures import registry as figures
+from kvscope.report.load import load
 from kvscope.report.study import report
+from kvscope.runfile import RUN_FILE
 
-from .report_fixture import Fake, write_study
+from .report_fixture import Fake, write_experiment, write_study
 
 TOYS = Path(__file__).parents[1] / "toys"
 CACHES = (plugins.names, plugins.find, docs.blocks, figures.figures)
@@ -96,6 +100,24 @@ def test_files_of_a_registered_kind_are_imported(
     assert "unknown kind 'other'; known: lines" in capsys.readouterr().err
 
 
+def test_files_of_a_kind_that_a_package_recognises_are_collected(
+    tmp_path: Path, install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_experiment(Fake({"seed": 1}), tmp_path)
+    (run / "packed").mkdir()
+    for path in [path for path in run.iterdir() if path.is_file()]:
+        path.rename(run / "packed" / path.name)
+    assert main(["collect", str(run), "--out", str(tmp_path / "out")]) == EXIT_DONE
+    found = capsys.readouterr()
+    assert found.out == f"{tmp_path / 'out'}\n"
+    assert "files were packed" in found.err
+    assert (run / RUN_FILE).is_file()
+    install("[kvscope.collector]\nagain = toy_wing:PACKED\n")
+    plugins.names.cache_clear()
+    assert main(["collect", str(run)]) == EXIT_BAD_INPUT
+    assert "has files of again and packed, collectors of installed" in capsys.readouterr().err
+
+
 def test_a_page_stands_beside_the_report_and_its_tables_are_checked(tmp_path: Path) -> None:
     results = write_study(tmp_path, [Fake({"seed": 1})])
     written = report(["fake"], results, None)
@@ -110,6 +132,35 @@ def test_a_page_stands_beside_the_report_and_its_tables_are_checked(tmp_path: Pa
     assert not (written.parent / "paper.html").exists()
     report(["fake"], results, None)
     assert table.read_text().split() == ["word", "A", "study", "made", "for", "tests"]
+
+
+def test_a_section_that_fails_is_named_with_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = write_study(tmp_path, [Fake({"seed": 1})])
+    (shown,) = sections.shown_sections(load(["fake"], results))
+    assert shown.name == "toy_passes"
+    study = load(["fake"], results)
+    monkeypatch.delattr(StudyData, "complete")
+    with pytest.raises(
+        BadInput, match=r"section toy_passes of toys 0\.1, toy_section:PASSES raised"
+    ):
+        sections.shown_sections(study)
+
+
+def test_a_section_that_has_nothing_of_a_study_is_not_on_its_page(tmp_path: Path) -> None:
+    results = write_study(tmp_path, [Fake({"seed": 1}, status=None)])
+    assert sections.shown_sections(load(["fake"], results)) == []
+    html = report(["fake"], results, None).read_text(encoding="utf-8")
+    assert "Passes of each run" not in html
+    assert "toyCounts" in html  # scripts are those of every page
+
+
+@pytest.mark.parametrize("name", ["findings", "data-x", "1st"])
+def test_an_id_that_a_section_cannot_have_is_refused(install: Install, name: str) -> None:
+    install(f"[kvscope.section]\n{name} = toy_section:PASSES\n")
+    with pytest.raises(BadInput, match=f"section '{name}' of odd 1, toy_section:PASSES: "):
+        sections.sections()
 
 
 def test_published_times_are_fitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

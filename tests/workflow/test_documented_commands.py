@@ -60,12 +60,16 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
         None,
         "needs the study of a recording; tests/unit/test_replay.py plans one",
     ),
-    (r"docs/POLARIS\.md .+", None, "needs a login node; tests/cluster plans and submits there"),
+    (
+        r"docs/POLARIS\.md .+",
+        None,
+        "needs a login node; kvscope-cluster/tests plan and submit there",
+    ),
     (
         r"README\.md (snakemake --profile profiles/(polaris|slurm|local-gpus)|kvscope submit|"
         r"kvscope status .+--watch).*",
         None,
-        "needs a cluster, or does not end; tests/cluster submits, and looks meanwhile",
+        "needs a cluster, or does not end; kvscope-cluster/tests submit and look",
     ),
     (
         r"(snakemake .+ --config study=(?:crossover|hybrid-cpu|calibration-cpu over.+))",
@@ -121,7 +125,11 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
         "takes minutes; tests/workflow/test_snakemake.py measures in these ways",
     ),
     (r"(\S*python bench/recording\.py) --rounds \d+ (.+)", r"\1 --rounds 1 \2", "takes minutes"),
-    (r"(\S*python bench/record\.py) .+", r"\1 --help", "starts engines: minutes for its rounds"),
+    (
+        r"(\S*python packages/kvscope-record/bench/record\.py) .+",
+        r"\1 --help",
+        "starts engines: minutes for its rounds",
+    ),
     (
         r"kvscope bytes (?:models/.+|MODEL)",
         None,

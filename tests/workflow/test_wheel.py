@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import venv
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -144,6 +145,28 @@ def together(
 ) -> Path:
     built = [build(sources / name) for name in EXTENSIONS]
     return environment(tmp_path_factory.mktemp("together"), others, wheel, *built)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXTENSIONS)
+def test_each_package_works_alone_beside_kvscope(
+    sources: Path, wheel: Path, others: Path, tmp_path: Path, name: str
+) -> None:
+    """It adds its commands, and kvscope says nothing of what is not installed."""
+    added = Installation(environment(tmp_path, others, wheel, build(sources / name)), tmp_path)
+    done = added.run("kvscope", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    project = tomllib.loads((ROOT / name / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for command in project["entry-points"].get("kvscope.command", {}):
+        assert re.search(rf"^ +{command}\s", done.stdout, re.M), command
+        assert added.kvscope(command, "--help")
+    assert "9 experiments" in added.kvscope("plan", "study=quickstart")
+
+
+def test_kvscope_alone_has_no_command_of_another_package(installed: Installation) -> None:
+    words = installed.kvscope("--help").split()
+    assert "plan" in words
+    assert not {"submit", "explain", "record", "rehearse", "score"} & {*words}
 
 
 @pytest.fixture

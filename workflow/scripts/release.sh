@@ -52,8 +52,12 @@ try report core
 
 # What a package brings is tried with it.
 declare -A brings=(
+    [kvscope-cluster]="status core"
+    [kvscope-explain]="explain core"
     [kvscope-offload]="run device=offload_modeled model=opt-6.7b batching=prefill_first ${tiny[*]} --out offload"
     [kvscope-paper]="plan study=paper device=modeled"
+    [kvscope-record]="record --help"
+    [kvscope-rehearsal]="rehearse --help"
 )
 for name in $(cd packages && ls); do
     echo "with $name"

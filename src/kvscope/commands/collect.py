@@ -17,16 +17,14 @@ from kvscope.errors import EXIT_DONE, BadInput
 def collect(given: argparse.Namespace) -> int:
     """Write the tables of a run: its nsys export and its host records, aligned on one timeline.
 
-    Of a recording (`kvscope record`), its host records are made first, from what it holds by now.
+    Of a recording of a server, its host records are made first, from what it holds by now.
     Or write the tables of any nsys export by itself.
     """
     from kvscope.accounts import COLLECTED
-    from kvscope.collect import collector
+    from kvscope.collect import collector, foreign
     from kvscope.files import read_json
     from kvscope.layout import tables_directory
     from kvscope.plan.experiment import read_settings
-    from kvscope.record.collect import collect_recording
-    from kvscope.record.segments import is_recording
 
     if (given.run is None) == (given.nsys is None):
         raise BadInput("collect: give a run's directory, or --nsys FILE.sqlite with --out DIR")
@@ -37,9 +35,8 @@ def collect(given: argparse.Namespace) -> int:
         collector.collect_nsys(given.nsys, out)
     else:
         out = given.out or tables_directory(given.run)
-        if is_recording(given.run):
-            for note in collect_recording(given.run):
-                print(f"kvscope: {note}", file=sys.stderr)
+        for note in foreign.make_records(given.run):
+            print(f"kvscope: {note}", file=sys.stderr)
         read_settings(given.run)  # refuses a run whose settings are not its own
         collector.collect_run(given.run, out, perfetto=given.perfetto)
     for warning in read_json(out / COLLECTED)["warnings"]:

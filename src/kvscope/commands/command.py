@@ -21,6 +21,7 @@ Argument = tuple[tuple[str, ...], dict[str, Any]]
 
 CONFIG = Path("config")
 HELP_WIDTH = 78
+AFTER_OWN = 1000  # place of a command that names none
 OVERRIDES_HELP = "settings in Hydra's grammar; config/README.md explains every key"
 
 
@@ -45,11 +46,15 @@ class CommandParser(argparse.ArgumentParser):
 
 @dataclass(frozen=True)
 class Command:
-    """A command: its function takes the parsed arguments and returns the exit code."""
+    """A command: its function takes the parsed arguments and returns the exit code.
+
+    `order` is its place in `kvscope --help`, where kvscope's own stand at 10, 20, …
+    """
 
     function: Function
     examples: Sequence[str]
     arguments: Sequence[Argument]
+    order: int = AFTER_OWN
 
     @property
     def name(self) -> str:
@@ -72,9 +77,11 @@ class Command:
             parser.add_argument(*names, **options)
 
 
-def command(examples: Sequence[str], *arguments: Argument) -> Callable[[Function], Command]:
+def command(
+    examples: Sequence[str], *arguments: Argument, order: int = AFTER_OWN
+) -> Callable[[Function], Command]:
     """Make a function the command of its name."""
-    return lambda function: Command(function, examples, arguments)
+    return lambda function: Command(function, examples, arguments, order)
 
 
 def argument(*names: str, **options: Any) -> Argument:

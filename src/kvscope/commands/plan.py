@@ -35,14 +35,14 @@ def plan(given: argparse.Namespace) -> int:
     from kvscope.plan import effects, grid, manifest, show
     from kvscope.workload import requests
 
-    study, overrides = grid.split_study(given.overrides)
+    study, overrides = manifest.split_study(given.overrides)
     plan = grid.expand(study, overrides, given.config_dir)
     for planned in plan.experiments:
         requests.check(planned.experiment)
     needs = manifest.resources_of(plan, given.write or RESULTS)
     if warning := show.memory_warning(plan):
         print(f"kvscope: warning: {warning}", file=sys.stderr)
-    if note := manifest.device_note(needs.values(), packages.variant()[0]):
+    if note := manifest.device_note(needs.values(), packages.device()):
         print(f"kvscope: note: {note}", file=sys.stderr)
     for note in effects.notes(plan):
         print(f"kvscope: note: {note}", file=sys.stderr)

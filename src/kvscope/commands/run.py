@@ -138,11 +138,11 @@ def _measure(experiment: Experiment, given: argparse.Namespace) -> bool:
 
 
 def _experiments(words: list[str], config_dir: Path) -> list[Experiment]:
-    from kvscope.plan import experiment, grid
+    from kvscope.plan import experiment, grid, manifest
 
     if all(word.endswith((".yaml", ".yml")) and "=" not in word for word in words):
         return [experiment.load(Path(word)) for word in words]
-    study, overrides = grid.split_study(words)
+    study, overrides = manifest.split_study(words)
     return [planned.experiment for planned in grid.expand(study, overrides, config_dir).experiments]
 
 

@@ -98,15 +98,6 @@ def expand(study: str | None, overrides: list[str], config_dir: Path) -> Plan:
     )
 
 
-def split_study(words: list[str]) -> tuple[str | None, list[str]]:
-    """Split `study=NAME` from the overrides; BadInput if it is given more than once."""
-    names = [word.removeprefix("study=") for word in words if word.startswith("study=")]
-    if len(names) > 1:
-        raise BadInput(f"study is given {len(names)} times on the command line; give one")
-    overrides = [word for word in words if not word.startswith("study=")]
-    return (names[0] if names else None), overrides
-
-
 def _ad_hoc() -> StudyDefinition:
     """The study of overrides alone: one grid that sets no key."""
     return StudyDefinition(

@@ -84,6 +84,15 @@ def experiment_path(experiment_id: str, results: Path) -> Path:
     return experiment_directory(results, experiment_id) / EXPERIMENT_FILE
 
 
+def split_study(words: list[str]) -> tuple[str | None, list[str]]:
+    """Split `study=NAME` from the overrides; BadInput if it is given more than once."""
+    names = [word.removeprefix("study=") for word in words if word.startswith("study=")]
+    if len(names) > 1:
+        raise BadInput(f"study is given {len(names)} times on the command line; give one")
+    overrides = [word for word in words if not word.startswith("study=")]
+    return (names[0] if names else None), overrides
+
+
 def name_of(study: str | None, overrides: Sequence[str]) -> str:
     """The name of a plan's results directory.
 

@@ -14,25 +14,24 @@ from kvscope.files import write_text
 from kvscope.paper import PAPER
 from kvscope.quantities import plural
 from kvscope.report import conditions as machine
-from kvscope.report import theme
+from kvscope.report import sections, theme
 from kvscope.report.circumstances import circumstances, dates, faults, shared
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import Drawing
 from kvscope.report.figures.registry import figures, missing_figures
 from kvscope.report.findings import by_change, findings, headline, rule
-from kvscope.report.lives import lives_of
 from kvscope.report.pages import load_template, pages_of
 from kvscope.report.predictions import read_predictions
 from kvscope.report.reasons import reason_in_words
 from kvscope.report.render import Printed, for_page, pack, print_figure, scripts
 from kvscope.report.tables import experiments_table
-from kvscope.report.time_window import windows_of
 from kvscope.report.validity import checklist, verdict
 from kvscope.runfile import PERFETTO
 
 HERE = Path(__file__).parent
 TEMPLATE = "report.html.j2"
-SCRIPTS = ("address.js", "charts.js", "table.js", "lives.js", "time_window.js")
+SCRIPTS = ("address.js", "charts.js", "table.js")
+STYLES, CLOSING = "report.css", "closing.css"  # sections have theirs between these
 TIMELINES = "step_timeline"
 # So many experiments have their commands listed; the others' differ in the id only.
 COMMANDS = 3
@@ -47,7 +46,7 @@ def write_page(
 ) -> None:
     """Write the page to `path`; links to other results are relative to it."""
     timelines = drawn.get(TIMELINES)
-    lead, table, lives = headline(study), experiments_table(study), lives_of(study)
+    lead, table = headline(study), experiments_table(study)
     filters: dict[str, Callable[..., Any]] = {
         "plural": plural,
         "in_words": reason_in_words,
@@ -81,20 +80,23 @@ def write_page(
         checklist=checklist(study.complete),
         figures=[_figure(name, drawing, prints[name]) for name, drawing in drawn.items()],
         predictions=read_predictions(study),
-        lives=lives,
-        lives_packed=pack(orjson.dumps(lives).decode()),
-        windows_packed=pack(orjson.dumps(windows_of(study)).decode()),
+        sections=sections.shown_sections(study),
         lacking=missing_figures(study, drawn),
         configs=_safe(orjson.dumps([theme.config(), theme.config(dark=True)]).decode()),
         commands=_commands(study, results),
         paper=PAPER.citation,
         pages=pages_of(study),
         places=_places(study, results, path),
-        styles=Markup((HERE / "report.css").read_text(encoding="utf-8")),
+        styles=Markup("\n").join(map(_read, (HERE / STYLES, *sections.styles(), HERE / CLOSING))),
         vega=pack(scripts()),
-        scripts=[Markup((HERE / name).read_text(encoding="utf-8")) for name in SCRIPTS],
+        scripts=[*map(_read, (HERE / name for name in SCRIPTS)), *map(_read, sections.scripts())],
     )
     write_text(path, html)
+
+
+def _read(path: Path) -> Markup:
+    """A style sheet or a script as it is."""
+    return Markup(path.read_text(encoding="utf-8"))
 
 
 def _figure(name: str, drawing: Drawing, printed: Printed) -> dict[str, Any]:

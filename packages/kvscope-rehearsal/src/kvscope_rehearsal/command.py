@@ -7,10 +7,9 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from kvscope.commands.command import argument, command, path, size, whole
-from kvscope.errors import BadInput
-from kvscope.files import make_directory
-from kvscope.quantities import SIZE_HELP
+from kvscope.api.commands import SIZE_HELP, argument, command, path, size, whole
+from kvscope.api.errors import BadInput
+from kvscope.api.files import files
 from kvscope_rehearsal.node import GIB, Gpus, environment_of, make_node
 
 NODE = ".node"
@@ -77,7 +76,7 @@ def prepare(directory: Path, of: Path) -> None:
 
     BadInput if it has something else under such a name.
     """
-    make_directory(directory)
+    files.make_directory(directory)
     for entry in of.iterdir():
         link = directory / entry.name
         if entry.name.startswith(".") or entry.name in OWN or entry == directory:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from kvscope import processes
+from kvscope.api.machine import processes
 
 TO_DEVICE, TO_HOST, BY_ADDRESS = 1, 2, 4  # cudaMemcpyKind
 IN_STREAM_ORDER, IN_ANY_ORDER = 1, 3  # CUmemcpySrcAccessOrder

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvscope.docs import markdown
+from kvscope.api.documents import markdown
 
 ROOT = Path(__file__).parents[4]
 RESULTS = Path("bench/results/gpu")

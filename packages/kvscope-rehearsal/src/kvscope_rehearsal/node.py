@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-from kvscope.files import make_directory, write_json, write_text
+from kvscope.api.files import files
 
 NODE_FILE = "node.json"
 PLUGIN = "kvscope-rehearsal-node"
@@ -48,14 +48,14 @@ class Gpus:
 
 def make_node(directory: Path, gpus: Gpus, vllm_version: str) -> None:
     """Make a directory a node with these GPUs; `vllm_version` is that of the vLLM installed."""
-    make_directory(directory)
-    write_json(directory / NODE_FILE, asdict(gpus))
+    files.make_directory(directory)
+    files.write_json(directory / NODE_FILE, asdict(gpus))
     _describe(directory, "vllm", vllm_version, "")
     plugin = f"[{PLATFORM_GROUP}]\nrehearsed_cuda = kvscope_rehearsal.platform:plugin\n"
     _describe(directory, PLUGIN, "1", plugin)
     program = directory / "bin" / "nvidia-smi"
-    make_directory(program.parent)
-    write_text(
+    files.make_directory(program.parent)
+    files.write_text(
         program, f'#!/bin/sh\nexec "{sys.executable}" -m kvscope_rehearsal.nvidia_smi "$@"\n'
     )
     program.chmod(0o755)
@@ -64,10 +64,10 @@ def make_node(directory: Path, gpus: Gpus, vllm_version: str) -> None:
 def _describe(directory: Path, name: str, version: str, entry_points: str) -> None:
     """Write the metadata of a distribution that has no files."""
     info = directory / f"{name.replace('-', '_')}-{version}.dist-info"
-    make_directory(info)
+    files.make_directory(info)
     text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-    write_text(info / "METADATA", text)
-    write_text(info / "entry_points.txt", entry_points)
+    files.write_text(info / "METADATA", text)
+    files.write_text(info / "entry_points.txt", entry_points)
 
 
 def environment_of(directory: Path, source: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,87 @@
+"""Why requests were slow: what `kvscope explain` says, for the page."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from kvscope.api.sections import ReportedRun, StudyData
+from kvscope.api.words import plural, short_duration
+from kvscope_explain.explained import costliest, sentence, total_words
+from kvscope_explain.life import KINDS, Lives, Stretch, seconds_by_kind
+
+MOST_RUNS = 12  # that the page explains: each costs its size and seconds to read
+MOST_REQUESTS = 10  # of each, the slowest
+MOST_LINES = 40  # of a request, the longest stretches
+
+
+def lives_of(study: StudyData) -> dict[str, Any]:
+    """What the page's script shows: the `kinds` of stretches, and the `runs` that are explained.
+
+    `left_out` is the number of experiments that could be explained, too.
+    """
+    shown, left_out = explained(study)
+    return {
+        "kinds": [[kind, words] for kind, words in KINDS.items()],
+        "runs": [_run(run) for run in shown],
+        "left_out": left_out,
+    }
+
+
+def explained(study: StudyData) -> tuple[list[ReportedRun], int]:
+    """The runs whose requests the page explains, and the number of those beyond MOST_RUNS."""
+    known = [run for run in study.complete if _has_requests(run)]
+    return known[:MOST_RUNS], len(known[MOST_RUNS:])
+
+
+def _has_requests(run: ReportedRun) -> bool:
+    records = run.records
+    return not run.record.imported_from and not any(
+        table.empty for table in (records.steps, records.batch, records.requests)
+    )
+
+
+def _run(run: ReportedRun) -> dict[str, Any]:
+    """The costliest waits of a run, and the requests of these and the slowest ones."""
+    lives = Lives(run.records.of_repeat(min(run.records.timed)))
+    waits = costliest(lives.all)
+    shown = {*[*lives.latencies_s][:MOST_REQUESTS], *(wait.request_id for wait in waits)}
+    return {
+        "id": run.id,
+        "label": run.label,
+        "summary": total_words(lives),
+        "parts": _parts(lives.all),
+        "costliest": [[w.request_id, short_duration(w.duration_s), sentence(w)] for w in waits],
+        "requests": [_request(lives, name) for name in lives.latencies_s if name in shown],
+    }
+
+
+def _request(lives: Lives, request_id: str) -> dict[str, Any]:
+    stretches, row = lives.of(request_id), lives.row(request_id)
+    return {
+        "id": request_id,
+        "took": short_duration(lives.latencies_s[request_id]),
+        "preemptions": int(row["preemptions"]),
+        "aborted": bool(row["aborted"]),
+        "parts": _parts(stretches),
+        "lines": list(_lines(stretches)),
+    }
+
+
+def _parts(stretches: list[Stretch]) -> list[list[Any]]:
+    """Kind, share and seconds of what the time was spent on."""
+    spent = seconds_by_kind(stretches)
+    total_s = sum(spent.values()) or 1.0
+    return [[kind, round(took / total_s, 4), short_duration(took)] for kind, took in spent.items()]
+
+
+def _lines(stretches: list[Stretch]) -> Iterator[list[str]]:
+    """When a stretch began, its duration, its kind and its sentence; shorter ones in one line."""
+    by_length = sorted(stretches, key=lambda one: -one.duration_s)
+    shorter = by_length[MOST_LINES:]
+    left_out = {id(one) for one in shorter}
+    for one in stretches:
+        if id(one) not in left_out:
+            begins = f"{one.start_s:.3f} s"
+            yield [begins, short_duration(one.duration_s), one.kind, sentence(one)]
+    if shorter:
+        together = short_duration(sum(one.duration_s for one in shorter))
+        yield ["", together, "", f"in {plural(len(shorter), 'shorter stretch')} between these"]

@@ -1,0 +1,126 @@
+"""What a run did over time, so that the page can show a time window of it.
+
+Passes are summed in bins of equal length; of requests, the page has the times of each.
+"""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from kvscope.api.runs import RunView
+from kvscope.api.sections import ReportedRun, StudyData
+from kvscope_explain.lives import explained
+
+MOST_BINS = 300
+MOST_REQUESTS = 20_000  # of a run, the last that ended
+SUMS = {
+    "prefill": "prefill_tokens",
+    "decode": "decode_tokens",
+    "recomputed": "recomputed_tokens",
+    "sampled": "sampled_tokens",
+    "preemptions": "preempted_requests",
+    "hits": "hit_tokens",
+}
+"""What is summed over the passes of a bin, and of which column of `steps` or `batch`."""
+MEANS = {"used": "kv_blocks_used", "running": "requests", "waiting": "waiting_requests"}
+"""What is summed times the seconds of each pass, so that its mean is weighted by them."""
+REQUEST_FIELDS = {
+    "arrival": "arrival_s",
+    "first_token": "first_token_s",
+    "finished": "finished_s",
+    "preemptions": "preemptions",
+    "prompt": "prompt_tokens",
+    "output": "output_tokens",
+    "aborted": "aborted",
+    "hits": "hit_tokens",
+    "queued": "queued_s",
+    "recomputed": "recomputed_tokens",
+}
+"""What the page shows of a request, and its column; the last three are not of `requests`."""
+
+
+def windows_of(study: StudyData) -> list[dict[str, Any]]:
+    """What the page's script shows: the runs whose requests are explained, each over time."""
+    shown, _ = explained(study)
+    return [{"id": run.id, "label": run.label, **over_time(run)} for run in shown]
+
+
+def over_time(run: ReportedRun) -> dict[str, Any]:
+    """The bins and requests of the first repeat of a run whose times count.
+
+    `bins` has, under each key of SUMS and MEANS, `passes`, `seconds` (of passes) and `peak` (blocks
+    in use), a list with one number a bin; `bin_s` is the length of a bin, and `blocks` are those of
+    the KV cache. `requests` has a list under `id` and each key of REQUEST_FIELDS: `hits` is null
+    without a prefix cache, `queued` where the first pass is not in the records;
+    `left_out` is the number of requests beyond the last MOST_REQUESTS.
+    """
+    records = run.records.of_repeat(min(run.records.timed))
+    steps, requests = records.steps, records.requests
+    ends = [steps["start_s"] + steps["duration_s"], requests["finished_s"]]
+    end_s = max(float(column.max()) for column in ends)
+    count = min(MOST_BINS, len(steps))
+    last = requests.sort_values("finished_s", kind="stable").tail(MOST_REQUESTS)
+    return {
+        "bin_s": end_s / count,
+        "blocks": int(steps["kv_blocks_total"].iloc[0]),
+        "bins": _bins(records, end_s / count, count),
+        "requests": _requests(records, last),
+        "left_out": len(requests) - len(last),
+    }
+
+
+def _bins(records: RunView, bin_s: float, count: int) -> dict[str, list[float]]:
+    """What the passes that began in each bin did, in all."""
+    steps = records.steps.assign(hit_tokens=_sums(records, "hit_tokens", "step", records.steps))
+    at: NDArray[np.int64] = (steps["start_s"] // bin_s).clip(0, count - 1).to_numpy(np.int64)
+
+    def sums(values: pd.Series) -> list[float]:
+        total = np.bincount(at, values.astype(float).fillna(0), count)
+        return [round(value, 6) for value in total.tolist()]
+
+    peak = np.zeros(count)
+    np.maximum.at(peak, at, steps["kv_blocks_used"])
+    return {
+        "passes": np.bincount(at, minlength=count).tolist(),
+        "seconds": sums(steps["duration_s"]),
+        "peak": peak.astype(int).tolist(),
+        **{name: sums(steps[column]) for name, column in SUMS.items()},
+        **{name: sums(steps[column] * steps["duration_s"]) for name, column in MEANS.items()},
+    }
+
+
+def _requests(records: RunView, requests: pd.DataFrame) -> dict[str, list[Any]]:
+    """Columns of requests; times in seconds."""
+    cached = records.batch["hit_tokens"].notna().any()
+    hits = _sums(records, "hit_tokens", "request_id", requests)
+    found = requests.assign(
+        hit_tokens=hits if cached else None,
+        queued_s=_queued_s(records, requests),
+        recomputed_tokens=_sums(records, "recomputed_tokens", "request_id", requests),
+    )
+    columns = {name: found[column] for name, column in REQUEST_FIELDS.items()}
+    return {"id": found["request_id"].tolist()} | {
+        name: [_number(value) for value in column] for name, column in columns.items()
+    }
+
+
+def _sums(records: RunView, column: str, key: str, of: pd.DataFrame) -> pd.Series:
+    """The sum of a column of `batch` for each row of a table, by step or request."""
+    sums = records.batch[column].astype(float).groupby(records.batch[key]).sum()
+    return of[key].map(sums).fillna(0).astype(np.int64)
+
+
+def _queued_s(records: RunView, requests: pd.DataFrame) -> pd.Series:
+    """Seconds before the first pass of each request, or its end if it had none."""
+    never = ~requests["request_id"].isin(records.batch["request_id"])
+    until = requests["first_scheduled_s"].fillna(requests["finished_s"].where(never))
+    return until - requests["arrival_s"]
+
+
+def _number(value: Any) -> float | int | None:
+    """A JSON number; null where it is not known."""
+    if pd.isna(value):
+        return None
+    return round(value, 6) if isinstance(value, float) else int(value)

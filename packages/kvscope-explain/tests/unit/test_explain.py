@@ -1,0 +1,269 @@
+"""`kvscope explain`: the life of a request adds up to its latency, and says what the tables say."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from kvscope import cli
+from kvscope.analyse.records import Records, read_records
+from kvscope.plan.policy import Whom
+from kvscope.quantities import plural, short_duration
+from kvscope_explain.explained import (
+    CHOSEN,
+    megabytes,
+    ordinal,
+    request_lines,
+    run_facts,
+    sentence,
+)
+from kvscope_explain.life import (
+    COPIED,
+    DECODED,
+    KINDS,
+    PAUSED,
+    PREEMPTED,
+    PREFILLED,
+    QUEUED,
+    RECOMPUTED,
+    Lives,
+    Stretch,
+)
+from tests.unit.report_fixture import Fake, write_experiment
+
+CASES = {
+    "recompute": Fake({"kind": "recompute"}, "recompute"),
+    "swap": Fake({"kind": "swap"}, "swap, prefill first"),
+    "small pool": Fake({"kind": "pool"}, "swap, a small pool"),
+    "ample": Fake({"kind": "ample"}),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    results = tmp_path_factory.mktemp("results")
+    return {name: write_experiment(fake, results) for name, fake in CASES.items()}
+
+
+@pytest.fixture(params=CASES)
+def repeat(request: pytest.FixtureRequest, runs: dict[str, Path]) -> Records:
+    return read_records(runs[request.param]).of_repeat(1)
+
+
+def test_the_stretches_of_a_request_are_its_whole_life(repeat: Records) -> None:
+    lives = Lives(repeat)
+    for request_id, latency_s in lives.latencies_s.items():
+        stretches, row = lives.of(request_id), lives.row(request_id)
+        assert stretches[0].start_s == pytest.approx(row["arrival_s"], abs=1e-8)
+        assert stretches[-1].end_s == pytest.approx(row["finished_s"], abs=1e-8)
+        for one, other in pairwise(stretches):
+            assert other.start_s == pytest.approx(one.end_s, abs=1e-8)
+        assert sum(one.duration_s for one in stretches) == pytest.approx(latency_s, abs=1e-7)
+        assert {one.kind for one in stretches} <= {*KINDS}
+
+
+def test_each_preemption_is_a_stretch_as_long_as_its_wait(repeat: Records) -> None:
+    lives, rows = Lives(repeat), repeat.preemptions
+    for request_id in lives.latencies_s:
+        waits = [one for one in lives.of(request_id) if one.kind == PREEMPTED]
+        own = rows[rows["request_id"] == request_id].sort_values("time_s")
+        lost, back = own[own["event"] == "preempt"], own[own["event"] == "resume"]
+        assert [one.facts["tokens"] for one in waits] == lost["tokens"].tolist()
+        assert [one.facts["action"] for one in waits] == lost["policy"].tolist()
+        assert [one.facts["refused"] for one in waits] == lost["refused"].tolist()
+        assert [one.duration_s for one in waits] == pytest.approx(back["wait_s"].tolist(), abs=1e-8)
+
+
+def test_tokens_are_those_that_the_batch_computed(repeat: Records) -> None:
+    lives, batch = Lives(repeat), repeat.batch
+    again = batch["recomputed_tokens"] > 0
+    of = {
+        RECOMPUTED: again,
+        PREFILLED: ~again & (batch["phase"] == "prefill"),
+        DECODED: ~again & (batch["phase"] == "decode"),
+    }
+    for kind, rows in of.items():
+        tokens = sum(s.facts["tokens"] for s in lives.all if s.kind == kind)
+        assert tokens == batch["scheduled_tokens"][rows].sum()
+
+
+def test_bytes_are_those_that_were_copied_back(runs: dict[str, Path]) -> None:
+    repeat = read_records(runs["swap"]).of_repeat(0)
+    moved = sum(s.facts["bytes"] for s in Lives(repeat).all if s.kind == COPIED)
+    assert moved == repeat.copied_back["bytes"].sum() > 0
+
+
+def test_only_a_full_cache_makes_requests_wait_for_room(runs: dict[str, Path]) -> None:
+    def no_room_s(name: str) -> float:
+        lives = Lives(read_records(runs[name]).of_repeat(0))
+        return sum(s.facts["no_room_s"] for s in lives.all if s.kind == QUEUED)
+
+    assert no_room_s("ample") == 0
+    assert no_room_s("recompute") > 0
+
+
+def test_who_waits_for_a_victims_room_got_blocks_in_that_pass(repeat: Records) -> None:
+    lives, batch, size = Lives(repeat), repeat.batch, repeat.block_size
+    for wait in (s for s in lives.all if s.kind == PREEMPTED):
+        assert wait.steps is not None
+        rows = batch[batch["step"] == wait.steps[0]].set_index("request_id")
+        assert wait.request_id not in wait.facts["for_requests"]
+        for other in wait.facts["for_requests"]:
+            before, more = rows.loc[other, "context_tokens"], rows.loc[other, "scheduled_tokens"]
+            assert before == 0 or -(-(before + more) // size) > -(-before // size)
+
+
+def test_requests_pause_only_where_prefill_comes_first(runs: dict[str, Path]) -> None:
+    kinds = {
+        name: {s.kind for s in Lives(read_records(run).of_repeat(0)).all}
+        for name, run in runs.items()
+    }
+    assert PAUSED in kinds["swap"]
+    assert PAUSED not in kinds["recompute"]
+
+
+def test_the_costliest_are_the_longest_of_what_a_request_alone_would_not_have(
+    repeat: Records,
+) -> None:
+    lives = Lives(repeat)
+    found = run_facts(lives)
+    lost = sorted(
+        (s.duration_s for s in lives.all if s.kind not in (PREFILLED, DECODED)), reverse=True
+    )
+    assert [one["duration_s"] for one in found["costliest"]] == lost[:10]
+    assert found["latency_s"] == pytest.approx(sum(found["seconds"].values()))
+
+
+def test_the_command_prints_lines_or_json(
+    runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(runs["recompute"])
+    assert cli.main(["explain", run]) == 0
+    assert "costliest" in capsys.readouterr().out
+    assert cli.main(["explain", run, "--json"]) == 0
+    slowest = json.loads(capsys.readouterr().out)["slowest"][0]
+    assert cli.main(["explain", run, slowest, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["request_id"] == slowest
+    assert cli.main(["explain", run, slowest]) == 0
+    text = capsys.readouterr().out
+    assert all(one["sentence"] in text for one in facts["stretches"])
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["99"], "no request '99'"),
+        (["--repeat", "7"], "no repeat 7; its repeats are 0, 1, 2"),
+    ],
+)
+def test_what_is_not_there_is_refused_in_a_sentence(
+    words: list[str], told: str, runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["explain", str(runs["ample"]), *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+
+
+def told(kind: str, /, **facts: Any) -> str:
+    return sentence(Stretch("7", kind, 0.0, 1.0, None, facts))
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (
+            told(QUEUED, ahead=0, no_room_s=0.0, blocks=1),
+            "queued with no earlier request; there was room for its 1 block",
+        ),
+        (
+            told(QUEUED, ahead=1, no_room_s=0.25, blocks=9),
+            "queued with 1 request that arrived before; for 250 ms its 9 blocks had no room in "
+            "the cache",
+        ),
+        (
+            told(PREFILLED, tokens=20, passes=2, hit=96, own_hit=0),
+            "prefill of 20 tokens in 2 passes, 96 tokens found in the prefix cache",
+        ),
+        (
+            told(RECOMPUTED, tokens=5, passes=1, hit=96, own_hit=32, loaded=64),
+            "computes 5 tokens again in 1 pass, 96 tokens found in the prefix cache, 32 of them "
+            "its own, 64 tokens loaded from the host",
+        ),
+        (
+            told(DECODED, sampled=1, passes=1, beside=1, hit=16, own_hit=16),
+            "decode of 1 token in 1 pass, with up to 1 other, 16 tokens found in the prefix cache, "
+            "all of them its own",
+        ),
+        (told(PAUSED), "paused: no pass computed it"),
+        (told(PAUSED, passes=1, prefill_tokens=0), "paused for 1 pass of others"),
+        (
+            told(PAUSED, passes=3, prefill_tokens=40),
+            "paused for 3 passes of others, which prefilled 40 tokens",
+        ),
+        (told(COPIED, bytes=1_234_567_890, kind="kv"), "1,235 MB copied back"),
+        (
+            told(COPIED, bytes=4_194_304, kind="activations"),
+            "4.19 MB of activations copied back, K and V rebuilt",
+        ),
+    ],
+)
+def test_sentences_have_the_facts_and_no_others(said: str, expected: str) -> None:
+    assert said == expected
+
+
+LOST = {"action": "recompute", "refused": False, "tokens": 33, "blocks": 3, "for_requests": ["2"]}
+
+
+def test_a_preemption_says_by_what_rule_and_for_whom() -> None:
+    assert {*CHOSEN} == {*get_args(Whom), None}
+    for rule, words in CHOSEN.items():
+        assert told(PREEMPTED, **LOST, victim=rule) == (
+            f"preempted {words} to make room for request 2: 3 blocks of 33 tokens lost; waits to "
+            "resume"
+        )
+    refused = LOST | {"refused": True, "for_requests": []}
+    assert told(PREEMPTED, **refused, victim="last") == (
+        "preempted as the last that was admitted for want of a block of its own: 3 blocks of 33 "
+        "tokens lost, since the host pool was full; waits to resume"
+    )
+
+
+def test_numbers_have_few_digits_and_their_unit() -> None:
+    assert [plural(1, "pass"), plural(1200, "pass")] == ["1 pass", "1,200 passes"]
+    assert [*map(ordinal, (1, 2, 3, 4, 11, 21, 112))] == [
+        *("1st", "2nd", "3rd", "4th", "11th", "21st", "112th"),
+    ]
+    assert [*map(short_duration, (5e-6, 0.012, 0.9999, 1234.5))] == [
+        *("5 µs", "12 ms", "1.000 s", "1,234.500 s"),
+    ]
+    assert [*map(megabytes, (500_000, 999_600_000))] == ["0.5 MB", "1,000 MB"]
+
+
+def test_a_request_has_its_place_among_the_slowest(runs: dict[str, Path]) -> None:
+    lives = Lives(read_records(runs["recompute"]).of_repeat(0))
+    first, second = [*lives.latencies_s][:2]
+    assert f"the slowest of {len(lives.latencies_s)}" in request_lines(lives, first)[0]
+    assert "the 2nd slowest of" in request_lines(lives, second)[0]
+
+
+def test_vllms_own_rule_is_named_only_where_the_passes_agree(runs: dict[str, Path]) -> None:
+    run = read_records(runs["recompute"])
+    waits = [one for one in Lives(run.of_repeat(0)).all if one.kind == PREEMPTED]
+    assert {one.facts["victim"] for one in waits} == {"last"}
+    wait = waits[0]
+    assert wait.steps is not None
+    # A request that runs on was admitted after the victim: it is not the last.
+    batch, step = run.batch, wait.steps[0]
+    ran = batch[(batch["repeat"] == 0) & (batch["step"] == step)]["request_id"].iloc[0]
+    own = batch[(batch["repeat"] == 0) & (batch["request_id"] == ran)]
+    early = own.index[own["step"] < step - 1]
+    later = run.variant(batch=batch.drop(early)).of_repeat(0)
+    (same,) = (
+        one
+        for one in Lives(later).of(wait.request_id)
+        if one.kind == PREEMPTED and one.steps == wait.steps
+    )
+    assert same.facts["victim"] is None

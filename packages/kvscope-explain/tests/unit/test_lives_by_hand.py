@@ -1,0 +1,200 @@
+"""The life of each request of a run of seven passes, written down by hand.
+
+Blocks have 4 tokens, the cache has 4 blocks. Pass n begins at n seconds and takes 0.9 s. A is
+served throughout. B pauses, is preempted so that A gets a block, and is computed again. D is
+preempted and resumes in the same pass. C waits for room, and E until it gives up.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from kvscope.analyse.records import Records
+from kvscope_explain.explained import names, run_lines, sentence
+from kvscope_explain.life import (
+    DECODED,
+    LOADED,
+    PAUSED,
+    PREEMPTED,
+    PREFILLED,
+    QUEUED,
+    RECOMPUTED,
+    Lives,
+)
+from tests.run_records import facts_of
+
+REQUESTS = [
+    # arrives, prompt, first pass, finished, aborted
+    ("A", 0.0, 6, 0.0, 4.9, False),
+    ("B", 0.0, 4, 0.0, 6.9, False),
+    ("D", 0.4, 1, 5.0, 6.9, False),
+    ("C", 0.5, 8, 6.0, 6.9, False),
+    ("E", 1.2, 5, None, 4.5, True),
+]
+USED = [3, 4, 4, 4, 4, 2, 4]  # blocks, by pass
+PREFILL = [6, 0, 3, 0, 0, 7, 8]  # tokens of prompts and of recomputation
+BATCH = [
+    # pass, request, phase, scheduled, recomputed, context, sampled, hit
+    (0, "A", "prefill", 2, 0, 4, 1, 4),
+    (0, "B", "prefill", 4, 0, 0, 1, 0),
+    (1, "A", "decode", 1, 0, 6, 1, 0),
+    (1, "B", "decode", 1, 0, 4, 1, 0),
+    (2, "A", "decode", 1, 0, 7, 1, 0),
+    (3, "A", "decode", 1, 0, 8, 1, 0),
+    (4, "A", "decode", 1, 0, 9, 1, 0),
+    (5, "B", "prefill", 6, 5, 0, 1, 0),
+    (5, "D", "prefill", 1, 0, 0, 1, 0),
+    (6, "B", "decode", 1, 0, 6, 1, 0),
+    (6, "C", "prefill", 8, 0, 0, 1, 0),
+    (6, "D", "prefill", 2, 1, 0, 1, 0),
+]
+LOST = [
+    # pass, request, event, time, blocks, tokens
+    (3, "B", "preempt", 3.0, 2, 5),
+    (5, "B", "resume", 5.0, 2, 5),
+    (6, "D", "preempt", 5.95, 1, 1),
+    (6, "D", "resume", 6.0, 1, 1),
+]
+
+
+COPY = ["request_id", "step", "direction", "kind", "start_s", "end_s", "blocks", "bytes"]
+
+
+@pytest.fixture(scope="module")
+def lives() -> Lives:
+    return lives_with()
+
+
+def lives_with(*loads: tuple[Any, ...]) -> Lives:
+    """The run, with these copies to the device by vLLM's offloading."""
+    columns = [
+        "request_id",
+        "arrival_s",
+        "prompt_tokens",
+        "first_scheduled_s",
+        "finished_s",
+        "aborted",
+    ]
+    requests = pd.DataFrame(REQUESTS, columns=columns)
+    columns = [
+        "step",
+        "request_id",
+        "phase",
+        "scheduled_tokens",
+        "recomputed_tokens",
+        "context_tokens",
+    ]
+    batch = pd.DataFrame(BATCH, columns=[*columns, "sampled_tokens", "hit_tokens"])
+    in_pass = batch.groupby("step")
+    steps = pd.DataFrame(
+        {
+            "step": range(7),
+            "start_s": [float(n) for n in range(7)],
+            "duration_s": 0.9,
+            "requests": in_pass.size(),
+            "prefill_tokens": PREFILL,
+            "scheduled_tokens": in_pass["scheduled_tokens"].sum(),
+            "kv_blocks_used": USED,
+            "kv_blocks_total": 4,
+        }
+    )
+    columns = ["step", "request_id", "event", "time_s", "blocks", "tokens"]
+    preemptions = pd.DataFrame(LOST, columns=columns)
+    transfers = pd.DataFrame(loads, columns=[*COPY, "job", "ordered_s"])
+    run = Records(
+        Path("by-hand"),
+        facts=facts_of(engine={"block_size": 4}),
+        settings={},
+        requests=requests.assign(repeat=0, preemptions=0, output_tokens=2),
+        steps=steps.assign(repeat=0),
+        batch=batch.assign(repeat=0, own_hit_tokens=0, loaded_tokens=0),
+        preemptions=preemptions.assign(repeat=0, policy="recompute", refused=False),
+        transfers=transfers.assign(repeat=0),
+    )
+    return Lives(run.of_repeat(0))
+
+
+def passes(count: int, tokens: int, sampled: int, beside: int, **more: int) -> dict[str, int]:
+    return {"passes": count, "tokens": tokens, "sampled": sampled, "beside": beside} | more
+
+
+LOSS = {"action": "recompute", "refused": False, "victim": "last"}
+EXPECTED: dict[str, list[tuple[str, float, float, tuple[int, int] | None, dict[str, Any]]]] = {
+    "A": [
+        (PREFILLED, 0.0, 0.9, (0, 0), passes(1, 2, 1, 1, hit=4)),
+        (DECODED, 0.9, 4.9, (1, 4), passes(4, 4, 4, 1)),
+    ],
+    "B": [
+        (PREFILLED, 0.0, 0.9, (0, 0), passes(1, 4, 1, 1)),
+        (DECODED, 0.9, 1.9, (1, 1), passes(1, 1, 1, 1)),
+        (PAUSED, 1.9, 3.0, (2, 2), {"passes": 1, "prefill_tokens": 3}),
+        (PREEMPTED, 3.0, 5.0, (3, 3), LOSS | {"tokens": 5, "blocks": 2, "for_requests": ["A"]}),
+        (RECOMPUTED, 5.0, 5.9, (5, 5), passes(1, 6, 1, 1)),
+        (DECODED, 5.9, 6.9, (6, 6), passes(1, 1, 1, 2)),
+    ],
+    "C": [
+        (QUEUED, 0.5, 6.0, None, {"ahead": 1, "no_room_s": 0.4 + 4 * 0.9, "blocks": 2}),
+        (PREFILLED, 6.0, 6.9, (6, 6), passes(1, 8, 1, 2)),
+    ],
+    "D": [
+        (QUEUED, 0.4, 5.0, None, {"ahead": 0, "no_room_s": 4 * 0.9, "blocks": 1}),
+        (PREFILLED, 5.0, 5.95, (5, 5), passes(1, 1, 1, 1)),
+        (PREEMPTED, 5.95, 6.0, (6, 6), LOSS | {"tokens": 1, "blocks": 1, "for_requests": ["C"]}),
+        (RECOMPUTED, 6.0, 6.9, (6, 6), passes(1, 2, 1, 2)),
+    ],
+    "E": [(QUEUED, 1.2, 4.5, None, {"ahead": 2, "no_room_s": 0.7 + 2 * 0.9 + 0.5, "blocks": 2})],
+}
+
+
+@pytest.mark.parametrize("request_id", EXPECTED)
+def test_a_life_is_as_written_down(lives: Lives, request_id: str) -> None:
+    found = lives.of(request_id)
+    assert [one.kind for one in found] == [kind for kind, *_ in EXPECTED[request_id]]
+    for one, (_, start_s, end_s, steps, facts) in zip(found, EXPECTED[request_id], strict=True):
+        assert (one.start_s, one.end_s) == pytest.approx((start_s, end_s))
+        assert one.steps == steps
+        for name, value in facts.items():
+            expected = pytest.approx(value) if isinstance(value, float) else value
+            assert one.facts[name] == expected, (one.kind, name)
+        assert {"hit", "own_hit", "loaded"} & {*one.facts} == {"hit"} & {*facts}
+
+
+def test_a_wait_ends_with_the_load_that_was_ordered_in_it() -> None:
+    lives = lives_with(
+        ("B", 4, "in", "kv", 4.3, 4.7, 1, 2048, 9, 4.2),
+        ("C", 5, "in", "kv", 5.1, 5.3, 2, 4096, 12, 5.0),
+        ("A", 5, "in", "kv", 9.1, 9.3, 2, 4096, 13, 9.0),  # of a request that has ended
+    )
+    waits = (PREEMPTED, QUEUED, LOADED)
+    found = {name: [one for one in lives.of(name) if one.kind in waits] for name in "ABC"}
+    assert [(one.kind, one.start_s, one.end_s) for one in found["B"]] == [
+        *[(PREEMPTED, 3.0, 4.2), (LOADED, 4.2, 5.0)],
+    ]
+    assert [(one.kind, one.start_s, one.end_s) for one in found["C"]] == [
+        *[(QUEUED, 0.5, 5.0), (LOADED, 5.0, 6.0)],
+    ]
+    assert not found["A"]
+    load = found["B"][1]
+    assert load.facts == {"blocks": 1, "bytes": 2048, "load_s": pytest.approx(0.4)}
+    assert sentence(load) == (
+        "waits for the load of 1 block (0.00205 MB) from the host: the copy takes 400 ms"
+    )
+
+
+def test_the_lines_of_a_run_have_all_its_time(lives: Lives) -> None:
+    heading, *lines = run_lines(lives)
+    assert heading == "5 requests took 28.000 s in all"
+    shares = [float(line.split("%")[0]) for line in lines[: lines.index("")]]
+    assert sum(shares) == pytest.approx(100, abs=0.3)
+    assert shares == sorted(shares, reverse=True)
+    waits = lines[lines.index("") + 2 : -2]
+    assert [line.split()[3] for line in waits] == ["C:", "D:", "E:", "B:", "B:", "B:", "D:", "D:"]
+    assert lines[-1] == "The slowest requests: B, D, C, A, E"
+
+
+def test_of_many_requests_the_first_are_named() -> None:
+    assert names(["1"]) == "request 1"
+    assert names([*"1234"]) == "requests 1, 2, 3, 4"
+    assert names([*"123456"]) == "requests 1, 2, 3, 4 and 2 more"

@@ -1,0 +1,73 @@
+"""The page explains slow requests as `kvscope explain` does, and stays small."""
+
+from pathlib import Path
+
+import pytest
+
+from kvscope.analyse.records import read_records
+from kvscope.quantities import short_duration
+from kvscope.report.load import load
+from kvscope_explain import lives as of_page
+from kvscope_explain.explained import request_facts, run_facts
+from kvscope_explain.life import Lives
+from kvscope_explain.lives import lives_of
+from tests.unit.report_fixture import Fake, write_study
+
+FAKES = [
+    Fake({"cache.blocks": 16, "overflow": "recompute"}, "recompute"),
+    Fake({"cache.blocks": 16, "overflow": "swap"}, "swap"),
+    Fake({"cache.blocks": 4}, status=None),
+]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_study(tmp_path_factory.mktemp("results"), FAKES)
+
+
+def test_the_page_says_what_explain_says(results: Path) -> None:
+    study = load(["fake"], results)
+    found = lives_of(study)
+    assert [run["id"] for run in found["runs"]] == [run.id for run in study.complete]
+    for shown, run in zip(found["runs"], study.complete, strict=True):
+        lives = Lives(read_records(run.directory).of_repeat(0))
+        facts = run_facts(lives)
+        assert [one[0] for one in shown["costliest"]] == [
+            one["request_id"] for one in facts["costliest"]
+        ]
+        assert [one[2] for one in shown["costliest"]] == [
+            one["sentence"] for one in facts["costliest"]
+        ]
+        ids = [one["id"] for one in shown["requests"]]
+        assert {*facts["slowest"], *(one[0] for one in shown["costliest"])} == {*ids}
+        assert ids == [name for name in lives.latencies_s if name in ids]
+        for request in shown["requests"]:
+            told = request_facts(lives, request["id"])
+            assert request["took"] == short_duration(told["latency_s"])
+            assert request["preemptions"] == told["preemptions"]
+            assert [line[3] for line in request["lines"]] == [
+                one["sentence"] for one in told["stretches"]
+            ]
+            assert sum(share for _, share, _ in request["parts"]) == pytest.approx(1, abs=1e-3)
+
+
+def test_a_long_life_is_shown_by_its_longest_stretches(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(of_page, "MOST_LINES", 2)
+    study = load(["fake"], results)
+    long = [one for one in lives_of(study)["runs"][0]["requests"] if len(one["lines"]) > 2]
+    assert long
+    for request in long:
+        *lines, rest = request["lines"]
+        assert len(lines) == 2
+        assert rest[3].startswith("in ")
+        assert "shorter stretch" in rest[3]
+
+
+def test_of_many_experiments_the_first_are_explained(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(of_page, "MOST_RUNS", 1)
+    found = lives_of(load(["fake"], results))
+    assert (len(found["runs"]), found["left_out"]) == (1, 1)

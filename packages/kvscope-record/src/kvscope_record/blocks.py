@@ -1,0 +1,95 @@
+"""Which block of the KV cache holds what, from the blocks that requests were given.
+
+It says what a request found in the prefix cache, whose it was, and what had to leave it for another
+request. It knows one KV group: with several, a hit is of a different block in each.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from kvscope.api.collecting import rows
+from kvscope_record.records import Scheduled
+
+NO_TOKENS: Mapping[int, int] = MappingProxyType({})
+
+
+class BlockContents:
+    """Follows the blocks of a recording's requests, pass by pass."""
+
+    def __init__(self, block_size: int) -> None:
+        self.hits: list[rows.BlockHit] = []
+        self.evictions: list[rows.BlockEviction] = []
+        self.unknown = 0  # blocks that were found, and computed before the recording's window
+        self._block_size = block_size
+        self._held: dict[int, list[int]] = {}  # block ids of each request, in order
+        self._known: dict[int, int] = {}  # of each request, blocks that are filled
+        self._holders: Counter[int] = Counter()  # requests of each block
+        self._content: dict[int, rows.CachedBlock] = {}
+        self._found: Counter[int] = Counter()  # how often each block of _content was found
+
+    def begin(self, request: int, blocks: list[int]) -> None:
+        """A request held blocks when the window began."""
+        self._held[request] = list(blocks)
+        self._holders.update(blocks)
+
+    def release(self, request: int) -> None:
+        """A request holds no blocks any more."""
+        self._holders.subtract(self._held.pop(request, ()))
+        self._known.pop(request, None)
+
+    def schedule(
+        self, step: int, event: Scheduled, tentative: Mapping[int, int] = NO_TOKENS
+    ) -> None:
+        """A pass was scheduled, the table's `step`; `tentative` are such tokens by request."""
+        found: dict[int, int] = {request: tokens for request, tokens in event.hits}
+        given = {request: (admitted, ids) for request, admitted, (ids,) in event.blocks}
+        # In the order of the schedule: a request finds blocks that one before it fills.
+        for request, computed, cached in zip(
+            event.requests, event.computed, event.cached, strict=True
+        ):
+            if request in given:
+                self._give(step, request, *given[request], found.get(request, 0))
+            self._fill(step, request, cached, cached + computed - tentative.get(request, 0))
+
+    def _give(
+        self, step: int, request: int, admitted: bool, ids: list[int], found_tokens: int
+    ) -> None:
+        """A request gets blocks; of an admitted one the first may be found in the prefix cache."""
+        if admitted:
+            self.release(request)
+        hits = found_tokens // self._block_size if admitted else 0
+        for position, block in enumerate(ids):
+            if position < hits:
+                self._find(step, request, block)
+            else:
+                self._evict(step, request, block)
+        self._held.setdefault(request, []).extend(ids)
+        self._holders.update(ids)
+
+    def _fill(self, step: int, request: int, start: int, end: int) -> None:
+        """The pass computes tokens of a request; blocks that it fills are in the prefix cache.
+
+        A block whose last tokens are tentative is there with the pass after, if they were right.
+        """
+        held = self._held.get(request, [])
+        known = self._known.get(request, start // self._block_size)
+        self._known[request] = max(known, end // self._block_size)
+        for position in range(known, end // self._block_size):
+            if position < len(held):
+                block = held[position]
+                self._content[block] = rows.CachedBlock(block, str(request), position, step)
+
+    def _find(self, step: int, request: int, block: int) -> None:
+        content = self._content.get(block)
+        if content is None:
+            self.unknown += 1
+            return
+        self._found[block] += 1
+        self.hits.append(rows.BlockHit(step, str(request), content, self._holders[block] > 0))
+
+    def _evict(self, step: int, request: int, block: int) -> None:
+        lost = self._content.pop(block, None)
+        if lost is not None:
+            hits = self._found.pop(block, 0)
+            self.evictions.append(rows.BlockEviction(step, str(request), lost, hits))

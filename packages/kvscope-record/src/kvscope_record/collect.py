@@ -1,0 +1,88 @@
+"""A recording becomes a run's directory: its host tables and run.json, beside the segments."""
+
+from pathlib import Path
+from typing import Any
+
+from kvscope.api.collecting import evidence, runfile
+from kvscope.api.files import files, reading
+from kvscope.api.machine import __version__
+from kvscope.api.tables import tables
+from kvscope.api.words import time_sources
+from kvscope_record import replayed
+from kvscope_record.window import Window, read_window
+
+
+def collect_recording(directory: Path) -> list[str]:
+    """Write the host tables of a recording and its run.json into its directory.
+
+    Returns what is not in them, a sentence each. The server may be alive: the tables are of what
+    was recorded until now. BadInput if the recording is damaged or holds no pass.
+    """
+    # Records have no types, and may not fit together.
+    with reading.refusing(directory, "a recording"):
+        window = read_window(directory)
+        made = replayed.read(window)
+        frames = {t: tables.to_arrow(t, rows) for t, rows in replayed.tables_of(made).items()}
+        facts = _facts(directory, made)
+    files.remove(directory / runfile.RUN_FILE)  # no record vouches for tables while they change
+    for table in tables.HOST_TABLES:
+        if table in frames:
+            tables.write(table, frames[table], directory / table.file)
+        else:
+            files.remove(directory / table.file)
+    runfile.write_run(directory, facts | {"files": runfile.file_records(directory)})
+    return window.notes
+
+
+def _profiler(directory: Path, window: Window) -> dict[str, Any]:
+    """The profiler of a recording, and why what it saw is not used, as run.json has them."""
+    export = directory / runfile.NSYS_EXPORT
+    if not export.exists():
+        return {"requested": "none", "used": "none", "reason": None}
+    reason, name = None, runfile.NSYS_EXPORT
+    if export.stat().st_mtime_ns < window.begin.utc_ns:
+        reason = f"{name} is of an earlier server"
+    elif window.begin.step:
+        reason = f"{name} numbers passes from the server's first, which is recorded no more"
+    if reason:
+        window.notes.append(f"profiler: {reason}; it is left out")
+    return {"requested": "nsys", "used": "none" if reason else "nsys", "reason": reason}
+
+
+def _facts(directory: Path, made: replayed.Replayed) -> dict[str, Any]:
+    facts, begin = made.window.facts, made.window.begin
+    groups = made.kv_groups
+    server = facts | {
+        "notes": made.window.notes,
+        "overlapping": made.overlapping,
+        "first_step": begin.step,
+    }
+    return {
+        "experiment_id": f"recording-{facts['recording']}",
+        "status": runfile.COMPLETE,
+        "reason": None,
+        "time_source": facts.get("time_source", time_sources.MEASURED),
+        "versions": {"kvscope": __version__, "vllm": facts["vllm"]},
+        "clock": {
+            "run_start_monotonic_ns": begin.time_ns,
+            "run_start_utc_ns": begin.utc_ns,
+            "repeats": [
+                {
+                    "repeat": 0,
+                    "start_ns": made.origin_ns - begin.time_ns,
+                    "duration_s": replayed.duration_s(made),
+                }
+            ],
+        },
+        "engine": {
+            "kv_blocks_total": facts["kv_blocks_total"],
+            "block_size": facts["block_size"],
+            "block_bytes": groups[0].block_bytes,
+            "layers": sum(group.layers for group in groups),
+            "device": facts["device"],
+            "times_layers": False,
+        },
+        "profiler": _profiler(directory, made.window),
+        "evidence": sorted(evidence.of_recording(server)),
+        runfile.RECORDED: server,
+    }

@@ -1,0 +1,15 @@
+"""What `kvscope collect` makes of a recording's directory."""
+
+from pathlib import Path
+
+from kvscope.api.collecting import Collector
+from kvscope_record.segments import is_recording
+
+
+def _make(directory: Path) -> list[str]:
+    from kvscope_record.collect import collect_recording  # pandas comes with it
+
+    return collect_recording(directory)
+
+
+RECORDING = Collector(is_recording, _make)

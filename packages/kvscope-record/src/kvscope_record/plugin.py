@@ -1,0 +1,88 @@
+"""vLLM's plugin entry point of the recorder: active where KVSCOPE_RECORD names a directory."""
+
+import os
+from dataclasses import replace
+from functools import wraps
+from multiprocessing import current_process
+from pathlib import Path
+from typing import Any
+
+from kvscope.api.errors import KvscopeError, reason_of
+from kvscope.api.recording import Marks, NvtxMarks
+from kvscope_record.facts import facts_of
+from kvscope_record.options import DIRECTORY, RecordOptions
+from kvscope_record.recorder import ServerRecorder
+from kvscope_record.versions import problem
+from kvscope_record.writer import LOG, Writer
+
+_MARK = "_kvscope_records"
+
+
+def register() -> None:
+    """Have every scheduler that vLLM makes in this process recorded; safe to call repeatedly."""
+    if not os.environ.get(DIRECTORY):
+        return
+    # Imported here because vLLM calls this while it is being imported itself.
+    from vllm.version import __version__
+
+    if why := problem(__version__):
+        LOG.error("kvscope records nothing: %s", why)
+        return
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    if hasattr(Scheduler, _MARK):
+        return
+    original = Scheduler.__init__
+
+    @wraps(original)
+    def construct(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        begin(self, __version__)
+
+    Scheduler.__init__ = construct
+    setattr(Scheduler, _MARK, True)
+
+
+def begin(scheduler: Any, vllm_version: str) -> None:
+    """Record a scheduler, if the environment asks for it.
+
+    If that is not possible, one sentence in the server's log says why.
+    """
+    try:
+        options = RecordOptions.of_environment()
+        if options is None:
+            return
+        parallel = scheduler.vllm_config.parallel_config
+        directory = directory_of_rank(options.directory, parallel)
+        directory.mkdir(parents=True, exist_ok=True)
+        facts = facts_of(scheduler, vllm_version)
+        writer = Writer(replace(options, directory=directory))
+        ServerRecorder(writer, facts).observe(scheduler, _marks(options, facts))
+    except KvscopeError as error:
+        LOG.error("kvscope records nothing: %s", error)
+    except OSError as error:
+        place = error.filename or os.environ[DIRECTORY]  # what is written has no name
+        LOG.error("kvscope records nothing: %s: %s", place, reason_of(error))
+    except Exception as error:  # whatever it is, it is not the server's
+        LOG.error("kvscope records nothing: %s: %s", type(error).__name__, error)
+    else:
+        LOG.info("kvscope records into %s", directory)
+
+
+def _marks(options: RecordOptions, facts: dict[str, Any]) -> Marks:
+    """NVTX ranges of the passes, where they are asked for and passes do not overlap."""
+    if not options.ranges:
+        return Marks()
+    if facts["async_scheduling"] or facts["pipeline_parallel"] > 1:
+        LOG.warning("kvscope: passes overlap, so they are no NVTX ranges")
+        return Marks()
+    return NvtxMarks()
+
+
+def directory_of_rank(directory: Path, parallel: Any) -> Path:
+    """Where a scheduler records: with data parallelism each has a directory of its own.
+
+    vLLM tells engines of dense models nothing of the others but the name of their process.
+    """
+    several = parallel.data_parallel_size > 1 or current_process().name.startswith("EngineCore_DP")
+    return directory / f"rank{parallel.data_parallel_index}" if several else directory

@@ -1,0 +1,316 @@
+"""From the events of a recording to the tables of a run: `recorder` replays its passes."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import pandas as pd
+
+from kvscope.api.collecting import recorder, stalls
+from kvscope.api.collecting import rows as engine_rows
+from kvscope.api.tables import copies, kv_plan, tables
+from kvscope.api.words import time_sources
+from kvscope_record.blocks import BlockContents
+from kvscope_record.counts import Counts
+from kvscope_record.records import (
+    STOPPED_OR_ABORTED,
+    Arrival,
+    Ended,
+    Live,
+    Ordered,
+    Preempted,
+    Sampled,
+    Scheduled,
+)
+from kvscope_record.window import Window
+
+OFFLOADING = "OffloadingConnector"
+"""vLLM's own offloading, whose orders are recorded."""
+SERVED = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED")
+"""vLLM's states of a request that got all its tokens."""
+
+
+@dataclass
+class Replayed:
+    """A window as a recording of an engine, and what its requests were."""
+
+    window: Window
+    recording: engine_rows.Recording = field(default_factory=engine_rows.Recording)
+    came: dict[int, Arrival | Live] = field(default_factory=dict)
+    ended: dict[int, Ended] = field(default_factory=dict)
+    preempted: dict[int, int] = field(default_factory=dict)  # how often, within the window
+    origin_ns: int = 0
+    end_ns: int = 0
+
+    @property
+    def overlapping(self) -> bool:
+        """Whether passes were scheduled while others computed, as asynchronous scheduling does."""
+        passes = self.recording.passes
+        return any(b.schedule_start_ns < a.end_ns for a, b in pairwise(passes))
+
+    @property
+    def kv_groups(self) -> tuple[kv_plan.KvGroup, ...]:
+        """The KV groups of the server's model."""
+        return tuple(kv_plan.KvGroup(**group) for group in self.window.facts["kv_groups"])
+
+    @property
+    def one_group(self) -> bool:
+        """Whether blocks are followed: one group keeps all tokens, and prefixes are cached."""
+        cached = bool(self.window.facts["prefix_caching"])
+        return cached and kv_plan.has_one_block_table(self.kv_groups)
+
+
+def read(window: Window) -> Replayed:
+    """Make the rows that `replay` takes of the events of a window."""
+    made = Replayed(window)
+    made.came.update({one.request: one for one in window.live})
+    passes = {event.step: event for event in window.events if isinstance(event, Scheduled)}
+    outputs = {event.step: event for event in window.events if isinstance(event, Sampled)}
+    known = sorted(step for step in passes if step in outputs)
+    first, last = (known[0], known[-1]) if known else (0, -1)
+    contents, orders = BlockContents(window.facts["block_size"]), list[Ordered]()
+    counts = Counts(window.facts)
+    for one in window.live:
+        if made.one_group:
+            contents.begin(one.request, one.blocks[0])
+    for event in window.events:
+        if isinstance(event, Arrival):
+            made.came[event.request] = event
+        elif isinstance(event, Ended):
+            made.ended[event.request] = event
+            contents.release(event.request)
+        elif isinstance(event, Preempted) and event.step <= last:
+            made.recording.preemptions.append(_preemption(made, event, first))
+            made.preempted[event.request] = made.preempted.get(event.request, 0) + 1
+            contents.release(event.request)
+        elif isinstance(event, Ordered) and event.step <= last:
+            orders.append(event)
+        elif isinstance(event, Scheduled) and event.step <= last:
+            output = outputs.get(event.step)
+            told = counts.recorded(event, output)
+            made.recording.passes.append(_pass(event, output, told))
+            if made.one_group:
+                contents.schedule(event.step - first, event, _tentative(told))
+    made.recording.transfers += _transfers(made, orders, first)
+    made.recording.hits, made.recording.evictions = contents.hits, contents.evictions
+    if contents.unknown:
+        window.notes.append(
+            f"hits: {contents.unknown} block(s) that were found had been computed before the "
+            "window; they have no rows, and kv_tokens_used counts them for each of their requests"
+        )
+    if connector := window.facts["connector"]:
+        window.notes.append(
+            f"transfers: copies of {connector} as they were ordered, without their times"
+            if connector == OFFLOADING
+            else f"transfers: the copies of {connector} are not recorded"
+        )
+    ends = [one.end_ns for one in made.recording.passes]
+    times = [one.time_ns for one in window.events if isinstance(one, Arrival | Ended)]
+    made.origin_ns = window.begin.time_ns
+    made.end_ns = max([*ends, *times, made.origin_ns])
+    return made
+
+
+Told = Mapping[str, Mapping[int, int]]
+"""Further columns of the requests of a pass: of each column, a count of those that have one."""
+
+
+def _tentative(told: Told) -> Mapping[int, int]:
+    """The tentative tokens of each request."""
+    found = Counter[int]()
+    for column, _ in tables.BATCH.tentative:
+        found.update(told.get(column, {}))
+    return found
+
+
+def _pass(event: Scheduled, output: Sampled | None, told: Told) -> engine_rows.PassRecord:
+    return engine_rows.PassRecord(
+        schedule_start_ns=event.start_ns,
+        schedule_end_ns=event.end_ns,
+        finished_before=[str(request) for request in event.ended],
+        preempted=event.preempted,
+        waiting=event.waiting,
+        kv_blocks_free=event.blocks_free,
+        host_blocks_used=0,
+        output_ns=event.end_ns if output is None else output.output_ns,
+        end_ns=event.end_ns if output is None else output.end_ns,
+        batch=partial(_rows, event, output, told),
+    )
+
+
+def _rows(
+    event: Scheduled, output: Sampled | None, told: Told
+) -> list[engine_rows.ScheduledRequest]:
+    """The requests of a pass. Tokens are not recorded: `sampled` has as many as there were."""
+    given = {} if output is None else dict(zip(output.requests, output.tokens, strict=True))
+    hits: dict[int, int] = {request: tokens for request, tokens in event.hits}
+    admitted = {request for request, fresh, _ in event.blocks if fresh}
+    rows = zip(event.requests, event.computed, event.cached, strict=True)
+    return [
+        engine_rows.ScheduledRequest(
+            str(request),
+            computed,
+            cached,
+            range(given.get(request, 0)),
+            row=row,
+            hit=(hit := hits.get(request, 0)),
+            loaded=cached - hit if request in admitted else 0,
+            counts={column: counts.get(request, 0) for column, counts in told.items()},
+        )
+        for row, (request, computed, cached) in enumerate(rows)
+    ]
+
+
+def _preemption(made: Replayed, event: Preempted, first: int) -> engine_rows.PreemptionRecord:
+    return engine_rows.PreemptionRecord(
+        step=event.step - first,
+        time_ns=event.time_ns,
+        request_id=str(event.request),
+        tokens=event.tokens,
+        blocks=sum(event.blocks),
+        group_blocks=() if kv_plan.has_one_block_table(made.kv_groups) else tuple(event.blocks),
+        shared=event.shared,
+    )
+
+
+def _transfers(made: Replayed, orders: list[Ordered], first: int) -> Iterator[engine_rows.Transfer]:
+    """The copies that were ordered; neither their times nor what was loaded of them is known."""
+    awaited = {job: event.step - first for event in reversed(orders) for job in event.awaited}
+    for event in orders:
+        for direction, jobs in ((copies.IN, event.loads), (copies.OUT, event.stores)):
+            for number, request, blocks, first_block in jobs:
+                yield engine_rows.Transfer(
+                    str(request),
+                    direction,
+                    copies.KV,
+                    blocks,
+                    blocks * made.kv_groups[0].block_bytes,
+                    start_ns=None,
+                    end_ns=None,
+                    seconds=lambda: math.nan,
+                    step=event.step - first,
+                    job=engine_rows.OffloadingJob(
+                        number,
+                        event.time_ns,
+                        first_block,
+                        loaded_blocks=lambda: None,
+                        arrived_step=lambda: None,
+                        awaited_step=awaited.get(number) if direction == copies.OUT else None,
+                    ),
+                )
+
+
+def tables_of(made: Replayed) -> dict[tables.Table, pd.DataFrame]:
+    """The host tables of a recording."""
+    facts = made.window.facts
+    context = recorder.RepeatContext(
+        repeat=0,
+        origin_ns=made.origin_ns,
+        kv_blocks_total=facts["kv_blocks_total"],
+        host_blocks_total=0,
+        block_size=facts["block_size"],
+        time_source=facts.get("time_source", time_sources.MEASURED),
+        kv_groups=made.kv_groups,
+    )
+    live = {str(one.request): _state(one) for one in made.window.live}
+    found = recorder.replay(made.recording, context, live)
+    found.steps["stalled"] = stalls.find_stalls(found.steps)
+    if not facts["connector"]:
+        found.batch["loaded_tokens"] = 0
+    if facts["prefix_caching"] and not made.one_group:
+        found.batch["own_hit_tokens"] = found.preemptions["own_hit_tokens"] = None
+    return {
+        tables.WORKLOAD: _workload(made, context),
+        tables.REQUESTS: _requests(made, found, context),
+        tables.STEPS: found.steps,
+        tables.BATCH: found.batch,
+        tables.PREEMPTIONS: found.preemptions,
+        tables.TRANSFERS: found.transfers,
+        **({tables.HITS: found.hits, tables.EVICTIONS: found.evictions} if made.one_group else {}),
+        tables.KV_GROUPS: recorder.kv_groups_table(made.kv_groups),
+        tables.LAYERS: found.layers,
+    }
+
+
+def _state(live: Live) -> recorder.RequestState:
+    """The state of a request when the window began."""
+    known = live.prompt_tokens + live.output_tokens - 1 if live.output_tokens else 0
+    lost = live.preemptions > 0 and not live.cached_tokens
+    return recorder.RequestState(
+        resident_tokens=live.cached_tokens,
+        computed_tokens=max(live.cached_tokens, known if lost else 0),
+        given=[0] * live.output_tokens,
+    )
+
+
+def _workload(made: Replayed, context: recorder.RepeatContext) -> pd.DataFrame:
+    rows = [
+        {
+            "request_id": str(number),
+            "arrival_s": context.seconds(_arrival_ns(one)),
+            "prompt_tokens": one.prompt_tokens,
+            "output_tokens": _due_tokens(one, made.ended.get(number)),
+        }
+        for number, one in made.came.items()
+    ]
+    return pd.DataFrame(rows, columns=tables.WORKLOAD.names, dtype=object)
+
+
+def _due_tokens(one: Arrival | Live, end: Ended | None) -> int:
+    """The tokens due to a request: what it got if it was served, which may be less than asked."""
+    return end.output_tokens if end is not None and end.status in SERVED else one.max_tokens
+
+
+def _requests(
+    made: Replayed, found: recorder.RepeatTables, context: recorder.RepeatContext
+) -> pd.DataFrame:
+    rows = [_request(made, found, context, number) for number in made.came]
+    cut = len(made.came.keys() - made.ended.keys())
+    if cut:
+        made.window.notes.append(
+            f"requests: {cut} had not ended when the recording did; they count as aborted then"
+        )
+    if unclear := sum(end.status == STOPPED_OR_ABORTED for end in made.ended.values()):
+        made.window.notes.append(
+            f"aborts: {unclear} request(s) had stop strings, and may have ended by one: vLLM finds "
+            "it outside its engine, and aborts the request there"
+        )
+    return pd.DataFrame(rows, columns=tables.REQUESTS.names, dtype=object)
+
+
+def _request(
+    made: Replayed, found: recorder.RepeatTables, context: recorder.RepeatContext, number: int
+) -> dict[str, Any]:
+    one, end = made.came[number], made.ended.get(number)
+    state = found.state(str(number))
+    served = end is not None and end.status in SERVED
+    preempted = made.preempted.get(number, 0)
+    # What happened before the window is not known.
+    given = isinstance(one, Live) and bool(one.output_tokens)
+    begun = isinstance(one, Live) and bool(given or one.cached_tokens or one.preemptions)
+    left_s = context.seconds(made.end_ns if end is None else end.time_ns)
+    return {
+        "repeat": 0,
+        "request_id": str(number),
+        "arrival_s": context.seconds(_arrival_ns(one)),
+        "prompt_tokens": one.prompt_tokens,
+        "output_tokens": len(state.given) if end is None else end.output_tokens,
+        "aborted": not served,
+        "first_scheduled_s": None if begun else state.first_scheduled_s,
+        "first_token_s": None if given else state.first_token_s,
+        "finished_s": state.finished_s if served else left_s,
+        "preemptions": preempted if end is None else end.preemptions,
+    }
+
+
+def _arrival_ns(one: Arrival | Live) -> int:
+    return one.arrival_ns if isinstance(one, Live) else one.time_ns
+
+
+def duration_s(made: Replayed) -> float:
+    """Seconds from the window's start to its end."""
+    return (made.end_ns - made.origin_ns) * recorder.NANOSECONDS

@@ -1,0 +1,5 @@
+"""Tables of documents, which `python -m kvscope.docs` generates."""
+
+from kvscope.docs import markdown
+
+__all__ = ["markdown"]
