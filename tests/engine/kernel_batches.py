@@ -10,9 +10,9 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from kvscope.engine.attention.cpu import kernels as compiled
-from kvscope.engine.attention.cpu.backend import as_elements, flat_cache
 from kvscope.engine.attention.cpu.batch import CpuBatch, cut_batch
 from kvscope.engine.attention.cpu.buffer import CpuSegments
+from kvscope.engine.vllm.attention.cpu import as_elements, flat_cache
 
 
 @dataclass(frozen=True)

@@ -176,8 +176,8 @@ def violated(
 
 def main(path: Path) -> dict[str, list[str]]:
     """Every fault and the oracles that notice it."""
-    from kvscope.engine.build import run_engine
     from kvscope.engine.devices.platform import platform_of
+    from kvscope.engine.vllm.build import run_engine
     from kvscope.run.serving import serve
 
     experiment = load(path)

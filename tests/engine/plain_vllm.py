@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from kvscope.engine.build import run_engine
 from kvscope.engine.devices.platform import platform_of
 from kvscope.engine.marks import Marks
 from kvscope.engine.recording import Recording
-from kvscope.engine.weights import LOAD_FORMAT
+from kvscope.engine.vllm.build import run_engine
+from kvscope.engine.vllm.weights import LOAD_FORMAT
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope.run.recorder import RepeatContext, replay
@@ -83,13 +83,13 @@ def by_hand(asked: Experiment, served: list[Request], prompt_only: bool) -> dict
     from vllm import LLM, SamplingParams
     from vllm.v1.kv_offload.base import OffloadingWorker
 
-    from kvscope.engine.overflow.native_worker import HostWorker
+    from kvscope.engine.vllm.connectors.native_worker import HostWorker
 
     found: Counter[str] = Counter()
     connector = {
         "cpu_bytes_to_use": HOST_BLOCKS * asked.block_bytes,
         "spec_name": "HostOffloadingSpec",
-        "spec_module_path": "kvscope.engine.overflow.native_worker",
+        "spec_module_path": "kvscope.engine.vllm.connectors.native_worker",
         "offload_prompt_only": prompt_only,
     }
     assert issubclass(HostWorker, OffloadingWorker)

@@ -13,8 +13,8 @@ from kvscope.engine.marks import Marks
 from kvscope.engine.overflow.policy import Victim
 from kvscope.engine.overflow.recompute import Recompute
 from kvscope.engine.port import Engine
-from kvscope.engine.prefix_cache import PrefixCache
 from kvscope.engine.recording import Recording
+from kvscope.engine.vllm.prefix_cache import PrefixCache
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope.run.serving import serve
@@ -118,8 +118,8 @@ def told(recording: Recording) -> dict[str, list[Any]]:
 
 def served(seeds: range, case: str, *device: str) -> tuple[dict[int, Any], int]:
     """Tokens and recording of each seed under a case's policies, and the blocks left in use."""
-    from kvscope.engine.build import run_engine
     from kvscope.engine.devices.platform import platform_of
+    from kvscope.engine.vllm.build import run_engine
 
     policies, _, victim = case.partition(BY_VICTIM)
     batching, _, overflow = policies.partition(", ")
@@ -132,8 +132,8 @@ def served(seeds: range, case: str, *device: str) -> tuple[dict[int, Any], int]:
 
 def compared(seeds: range, cases: list[str]) -> Iterator[dict[str, Any]]:
     """Of each case, for every seed: what differs, and how much there was to differ."""
-    from kvscope.engine.build import run_engine
     from kvscope.engine.devices.platform import platform_of
+    from kvscope.engine.vllm.build import run_engine
 
     with run_engine(platform_of(experiment(*AMPLE))) as engine:
         expected = {seed: serve_seed(engine, seed)[0] for seed in seeds}

@@ -12,11 +12,11 @@ pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 
-from kvscope.engine.build import engine_arguments
 from kvscope.engine.devices.platform import platform_of
-from kvscope.engine.overflow import copies
-from kvscope.engine.overflow.connector import SwapConnector
-from kvscope.engine.weights import SeededLoader
+from kvscope.engine.vllm.build import engine_arguments
+from kvscope.engine.vllm.connectors import copies
+from kvscope.engine.vllm.connectors.swap import SwapConnector
+from kvscope.engine.vllm.weights import SeededLoader
 from kvscope.plan.grid import expand
 
 from .conftest import ROOT

@@ -10,8 +10,8 @@ pytest.importorskip("torch", reason="torch is missing: run `make env`")
 
 import torch
 
-from kvscope.engine.overflow import copies
 from kvscope.engine.overflow.host_pool import HostPool
+from kvscope.engine.vllm.connectors import copies
 
 pytestmark = pytest.mark.engine
 

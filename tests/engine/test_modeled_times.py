@@ -193,8 +193,8 @@ def swapped_behind_saves(way: str) -> tuple[int, int]:
 
     The link takes 5 ms for what was saved, the copy 1 ms.
     """
-    from kvscope.engine.devices.virtual.executor import VirtualExecutor
-    from kvscope.engine.overflow.connector import SwapOrders
+    from kvscope.engine.vllm.connectors.swap import SwapOrders
+    from kvscope.engine.vllm.virtual.executor import VirtualExecutor
 
     costs = SimpleNamespace(copy_s=lambda host, way: (1e-3, 1e-4), block_bytes=KV_BYTES)
     executor = SimpleNamespace(clock=VirtualClock(), costs=costs, _link_free_ns=5_000_000)

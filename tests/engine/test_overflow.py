@@ -172,8 +172,8 @@ def test_small_blocks_give_the_same_tokens(run: Runner, size: int, policy: str):
 
 def served_but_for_one(file: Path) -> dict[str, Any]:
     """Serve the requests, and abort the first that is swapped out as soon as it is."""
-    from kvscope.engine.build import run_engine
     from kvscope.engine.devices.platform import platform_of
+    from kvscope.engine.vllm.build import run_engine
     from kvscope.run.serving import serve
 
     experiment = load(file)

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
 from kvscope.engine.batching.prefill_first import PrefillFirst
-from kvscope.engine.scheduler import GatedQueue, PolicyScheduler
+from kvscope.engine.vllm.scheduler import GatedQueue, PolicyScheduler
 
 pytestmark = pytest.mark.engine
 LIMIT = 5

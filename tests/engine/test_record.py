@@ -19,6 +19,7 @@ from kvscope.analyse.check import check_run
 from kvscope.analyse.experiment import analyse
 from kvscope.analyse.metrics import BY_NAME
 from kvscope.analyse.records import Records, read_records
+from kvscope.engine.vllm.versions import RECORDED
 from kvscope.oracle import HELD, VIOLATED
 from kvscope.passes import DECODE, PREFILL
 from kvscope.plan.grid import expand
@@ -27,7 +28,6 @@ from kvscope_record import replayed
 from kvscope_record.glance import look
 from kvscope_record.records import Scheduled
 from kvscope_record.study import write_study
-from kvscope_record.versions import SUPPORTED
 from kvscope_record.window import read_window
 from tests.warm import Warm
 
@@ -62,7 +62,7 @@ WAYS: dict[str, dict[str, Any]] = {
                 "cpu_bytes_to_use": 1 << 24,
                 "offload_prompt_only": False,
                 # vLLM's own worker needs a GPU.
-                "spec_module_path": "kvscope.engine.overflow.native_worker",
+                "spec_module_path": "kvscope.engine.vllm.connectors.native_worker",
                 "spec_name": "HostOffloadingSpec",
             },
         },
@@ -174,7 +174,7 @@ def way(request: pytest.FixtureRequest, served: Served) -> str:
 
 
 def test_every_supported_version_is_recorded_here():
-    assert (*OLDER, *PINNED) == SUPPORTED
+    assert (*OLDER, *PINNED) == RECORDED
 
 
 @pytest.mark.parametrize("way", WAYS, indirect=True)

@@ -15,7 +15,7 @@ from kvscope.engine.marks import Marks
 from kvscope.engine.overflow.host_tier import HostTier
 from kvscope.engine.port import Finished
 from kvscope.engine.recording import Recording, ScheduledRequest
-from kvscope.engine.run_recorder import RunRecorder
+from kvscope.engine.vllm.run_recorder import RunRecorder
 from kvscope.run.progress import Progress
 from kvscope.run.recorder import RequestState
 from kvscope.run.serving import ServingResult, requests_table, serve

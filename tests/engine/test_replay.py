@@ -51,10 +51,10 @@ def passes_of(recording: Any) -> Passes:
 
 def served(experiment: Experiment, directory: Path | None = None) -> Passes:
     """The passes of the experiment's requests; recorded into a directory."""
-    from kvscope.engine.build import run_engine
     from kvscope.engine.devices.platform import platform_of
     from kvscope.engine.marks import Marks
     from kvscope.engine.recording import Recording
+    from kvscope.engine.vllm.build import run_engine
     from kvscope.run.serving import serve
     from kvscope.workload.requests import build
     from kvscope_record.plugin import register

@@ -20,8 +20,8 @@ def served_thrice(file: Path) -> tuple[bool, int, int]:
     Whether the first two gave the same tokens, how many requests the third gave others, of how
     many.
     """
-    from kvscope.engine.build import run_engine
     from kvscope.engine.devices.platform import platform_of
+    from kvscope.engine.vllm.build import run_engine
     from kvscope.run.serving import serve
 
     experiment = load(file)

@@ -13,9 +13,9 @@ import pandas as pd
 import torch
 
 from kvscope.collect.collector import collect_run
-from kvscope.engine import build
 from kvscope.engine.devices.platform import Platform
 from kvscope.engine.layers import transformer_blocks
+from kvscope.engine.vllm import build
 from kvscope.files import read_json
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.grid import expand

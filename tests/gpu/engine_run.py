@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from kvscope.engine.attention.cuda.backend import CudaBackend
 from kvscope.engine.attention.cuda.clock import CudaClock
 from kvscope.engine.attention.cuda.tracer import CudaTracer
-from kvscope.engine.build import run_engine
 from kvscope.engine.devices.cpu import CpuPlatform
 from kvscope.engine.devices.platform import platform_of
 from kvscope.engine.marks import Marks
 from kvscope.engine.recording import PassRecord, Recording
+from kvscope.engine.vllm.attention.cuda import CudaBackend
+from kvscope.engine.vllm.build import run_engine
 from kvscope.plan.grid import expand
 from kvscope.run.progress import Progress
 from kvscope.run.serving import serve

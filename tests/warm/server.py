@@ -24,12 +24,11 @@ from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
 import kvscope
-from kvscope.engine.devices.cpu import CpuPlatform
+from kvscope.engine.vllm import preload
 from kvscope.processes import end_with_parent
 
 IMPORTED = (
-    *("vllm.entrypoints.llm", "vllm.v1.engine.core", *CpuPlatform.worker_modules),
-    *("vllm.model_executor.models.llama", "vllm.model_executor.models.opt"),
+    *(*preload.ENGINE, preload.CPU_WORKER),
     "vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors",
     "vllm.model_executor.layers.quantization.online.base",
     "snakemake.cli",
@@ -49,11 +48,7 @@ class Fork:
 def warm_up() -> None:
     """Do once what every engine would do again: import, look through all modules and objects."""
     import_all(IMPORTED)
-    from vllm.platforms import current_platform
-    from vllm.triton_utils import dispatcher
-
-    current_platform.register_triton_kernel_overrides()  # fails after llvmlite's import
-    dispatcher.register_kernels = lambda overrides: None
+    preload.register_kernels()
     import_all(found.name for found in pkgutil.walk_packages(kvscope.__path__, "kvscope."))
     gc.collect()
     gc.freeze()

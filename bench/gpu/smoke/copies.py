@@ -11,7 +11,13 @@ from typing import Any
 
 import torch
 
-from kvscope.engine.overflow.copies import Coalesced, PerBlock, Planes, cache_planes, host_planes
+from kvscope.engine.vllm.connectors.copies import (
+    Coalesced,
+    PerBlock,
+    Planes,
+    cache_planes,
+    host_planes,
+)
 from smoke.place import DEVICE, REHEARSED, store
 
 LAYERS, BLOCKS, WIDTH, MOVED, TURNS = (2, 16, 512, 6, 1) if REHEARSED else (32, 96, 2**18, 64, 7)

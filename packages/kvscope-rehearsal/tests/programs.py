@@ -19,14 +19,14 @@ from kvscope.engine.attention.cuda.buffer import HEADER
 from kvscope.engine.attention.cuda.clock import CudaClock
 from kvscope.engine.attention.cuda.tracer import CudaTracer
 from kvscope.engine.devices.platform import Platform, platform_of
-from kvscope.engine.overflow import copies
-from kvscope.engine.overflow.activation_connector import (
+from kvscope.engine.overflow.host_pool import HostPool
+from kvscope.engine.vllm.connectors import copies
+from kvscope.engine.vllm.connectors.activation import (
     ActivationConnector,
     ActivationOrders,
     Rebuild,
 )
-from kvscope.engine.overflow.host_pool import HostPool
-from kvscope.engine.overflow.native_connector import NativeConnector, TimedWorker
+from kvscope.engine.vllm.connectors.native import NativeConnector, TimedWorker
 from kvscope.events import ATTENTION, RECORD
 from kvscope.plan.grid import expand
 from rules import outcome

@@ -107,14 +107,16 @@ def bytes_(given: argparse.Namespace) -> int:
 def _losses(given: argparse.Namespace) -> "Losses":
     from kvscope.plan.hardware import hardware
     from kvscope.report.kv_bytes import Losses, lengths
+    from kvscope.run.requirements import require_vllm
 
     known = hardware.read(given.hardware)
     arguments = [*map(_argument, given.vllm)]
+    require_vllm(computes=False)
     os.environ.update(ENVIRONMENT)
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
     with _model_directory(given) as (name, own, directory):
         print(f"{name}: vLLM plans its KV cache", file=sys.stderr)
-        from kvscope.engine.kv_planning import plan
+        from kvscope.engine.vllm.kv_planning import plan
 
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         wanted = lengths(given.tokens, _longest(config))

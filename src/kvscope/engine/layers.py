@@ -13,7 +13,7 @@ import torch
 from kvscope.ranges import LAYER
 
 if TYPE_CHECKING:
-    from kvscope.engine.run_recorder import RunRecorder
+    from kvscope.engine.vllm.run_recorder import RunRecorder
 
 
 def transformer_blocks(model: torch.nn.Module) -> torch.nn.ModuleList:

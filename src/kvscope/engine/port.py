@@ -1,6 +1,6 @@
 """The engine port: all that a run asks of an engine, whoever made it.
 
-vLLM's is `kvscope.engine.build.VllmEngine`. What an engine says of its passes goes to the
+vLLM's is `kvscope.engine.vllm.build.VllmEngine`. What an engine says of its passes goes to the
 `Recording` that `begin` gives it.
 """
 

@@ -3,12 +3,17 @@
 import sys
 from importlib.util import find_spec
 
+from kvscope.engine.vllm.versions import unless_engine, unless_scheduling
 from kvscope.errors import BadInput
+from kvscope.machine import installed_vllm
 from kvscope.plan.layers import SHIPPED
 
 
-def require_vllm() -> None:
-    """Raise BadInput, saying how to install it, if there is no vLLM."""
+def require_vllm(computes: bool = True) -> None:
+    """Raise BadInput if there is no vLLM, or one that will not do, saying how to install another.
+
+    Devices without a worker, which compute nothing, run with more releases.
+    """
     if find_spec("vllm") is None:
         pins = (SHIPPED / "envs").resolve()
         raise BadInput(
@@ -16,3 +21,6 @@ def require_vllm() -> None:
             f"elsewhere `pip install --no-deps -r {pins}/cpu.txt`, or for an NVIDIA GPU "
             f"`pip install -r {pins}/cuda.txt`, as its first lines explain"
         )
+    unless = unless_engine if computes else unless_scheduling
+    if (found := installed_vllm()) and (why := unless(found[1])):
+        raise BadInput(why)

@@ -136,7 +136,7 @@ def begin(experiment: Experiment, directory: Path) -> Path:
     """Begin an attempt; gives its directory. BadInput if the experiment cannot be run here."""
     attempt = runfile.begin_attempt(directory)
     write_text(attempt / EXPERIMENT_FILE, dump(experiment))
-    require_vllm()
+    require_vllm(experiment.device.allocates)
     added_tables()
     requests.check(experiment)
     check_memory(experiment)

@@ -23,12 +23,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import kvscope
+from kvscope.engine.vllm import preload
 from kvscope.run.link import Link, Lost
 
-IMPORTED = (
-    *("vllm.entrypoints.llm", "vllm.v1.engine.core"),
-    *("vllm.model_executor.models.llama", "vllm.model_executor.models.opt"),
-)
 # Their processes are measured; what they import is what every fork needs.
 MEASURED_PARTS = ("kvscope.engine", "kvscope.run", "kvscope.workload")
 
@@ -53,12 +50,8 @@ def warm_up(modules: Sequence[str]) -> None:
     import torch
 
     torch.set_num_threads(1)
-    import_all((*modules, *IMPORTED))
-    from vllm.platforms import current_platform
-    from vllm.triton_utils import dispatcher
-
-    current_platform.register_triton_kernel_overrides()  # fails after llvmlite's import
-    dispatcher.register_kernels = lambda overrides: None
+    import_all((*modules, *preload.ENGINE))
+    preload.register_kernels()
     found = (each.name for each in pkgutil.walk_packages(kvscope.__path__, "kvscope."))
     import_all(name for name in found if name.startswith(MEASURED_PARTS) and name != __name__)
     from kvscope.run.disturbance import prepare_reference_work

@@ -16,8 +16,8 @@ from kvscope_offload.host_memory import host_tensor
 Source = Callable[[str, tuple[int, ...]], torch.Tensor]
 """Of a weight's name (layer number first) and shape, the weight."""
 
-# As of kvscope's weights under vLLM (engine.weights): attention is peaky and strong, embeddings
-# weak, so that the next token depends on the whole context.
+# As of kvscope's weights under vLLM (engine.vllm.weights): attention is peaky and strong,
+# embeddings are weak, so that the next token depends on the whole context.
 GAINS = {"query": 1.5, "key_value": 1.5, "output": 4.0}
 EMBEDDING_DEVIATION = 0.2
 ALIGNMENT = 64  # elements: views begin where kernels like them to

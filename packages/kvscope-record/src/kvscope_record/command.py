@@ -83,11 +83,11 @@ def _profile(words: list[str], asked: "RecordOptions") -> int:
 
 def _require_supported() -> None:
     from kvscope.api.machine import installed_vllm
-    from kvscope_record.versions import problem
+    from kvscope.api.servers import versions
 
     if (found := installed_vllm()) is None:
         raise BadInput("record: vLLM is not in this environment; install kvscope where vLLM is")
-    if why := problem(found[1]):
+    if why := versions.unless_recorded(found[1]):
         raise BadInput(why)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 from kvscope.api.machine import __version__
 from kvscope.api.words import time_sources
 from kvscope_record.counts import settings_of
-from kvscope_record.versions import described_as_now
 
 
 def facts_of(scheduler: Any, vllm_version: str) -> dict[str, Any]:
@@ -15,7 +14,7 @@ def facts_of(scheduler: Any, vllm_version: str) -> dict[str, Any]:
     # Imported here because vLLM loads plugins while it is being imported itself.
     from kvscope.api.vllm import groups_of
 
-    groups = groups_of(described_as_now(scheduler.kv_cache_config))
+    groups = groups_of(scheduler.kv_cache_config)
     config = scheduler.vllm_config
     scheduling, cache, model = config.scheduler_config, config.cache_config, config.model_config
     parallel, transfer = config.parallel_config, config.kv_transfer_config
@@ -50,11 +49,9 @@ def facts_of(scheduler: Any, vllm_version: str) -> dict[str, Any]:
 
 def _time_source() -> str:
     """Rehearsed where another's platform is in the place of vLLM's for CUDA, else measured."""
-    from vllm.platforms import current_platform
+    from kvscope.api.vllm import platforms
 
-    from kvscope.api.vllm import platform_is_vllms
-
-    another = current_platform.is_cuda() and not platform_is_vllms()
+    another = platforms.is_cuda() and not platforms.is_vllms()
     return time_sources.REHEARSED if another else time_sources.MEASURED
 
 

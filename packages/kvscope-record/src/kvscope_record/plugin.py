@@ -2,45 +2,29 @@
 
 import os
 from dataclasses import replace
-from functools import wraps
+from functools import partial
 from multiprocessing import current_process
 from pathlib import Path
 from typing import Any
 
 from kvscope.api.errors import KvscopeError, reason_of
 from kvscope.api.recording import Marks, NvtxMarks
+from kvscope.api.servers import servers, versions
 from kvscope_record.facts import facts_of
 from kvscope_record.options import DIRECTORY, RecordOptions
 from kvscope_record.recorder import ServerRecorder
-from kvscope_record.versions import problem
 from kvscope_record.writer import LOG, Writer
-
-_MARK = "_kvscope_records"
 
 
 def register() -> None:
     """Have every scheduler that vLLM makes in this process recorded; safe to call repeatedly."""
     if not os.environ.get(DIRECTORY):
         return
-    # Imported here because vLLM calls this while it is being imported itself.
-    from vllm.version import __version__
-
-    if why := problem(__version__):
+    version = versions.imported()
+    if why := versions.unless_recorded(version):
         LOG.error("kvscope records nothing: %s", why)
         return
-    from vllm.v1.core.sched.scheduler import Scheduler
-
-    if hasattr(Scheduler, _MARK):
-        return
-    original = Scheduler.__init__
-
-    @wraps(original)
-    def construct(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        begin(self, __version__)
-
-    Scheduler.__init__ = construct
-    setattr(Scheduler, _MARK, True)
+    servers.on_construction(partial(begin, vllm_version=version))
 
 
 def begin(scheduler: Any, vllm_version: str) -> None:

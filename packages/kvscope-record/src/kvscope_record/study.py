@@ -14,6 +14,7 @@ from kvscope.api.composition import Composer, Model, documents, resolve, schema
 from kvscope.api.composition import hardware as data
 from kvscope.api.errors import BadInput
 from kvscope.api.files import files, reading
+from kvscope.api.servers import servers
 from kvscope.api.tables import tables
 from kvscope_record import replayed
 from kvscope_record.arrivals import arrivals_of
@@ -28,10 +29,6 @@ SIZES = (
     *("num_key_value_heads", "head_dim", "intermediate_size", "vocab_size"),
 )
 """What of a config.json says which model it is, where it has it."""
-VLLM_SCHEDULERS = (
-    "vllm.v1.core.sched.scheduler.Scheduler",
-    "vllm.v1.core.sched.async_scheduler.AsyncScheduler",
-)
 Row = dict[str, Any]
 
 
@@ -199,7 +196,7 @@ def _left_out(made: Replayed, requests: list[Row], directory: Path) -> Iterator[
     """What a study cannot have of a recording, a sentence each."""
     facts = made.window.facts
     gpus = _gpus(facts)
-    if facts["scheduler"] not in VLLM_SCHEDULERS:
+    if facts["scheduler"] not in servers.SCHEDULERS:
         yield f"scheduler: {facts['scheduler']} is not in the study, which has vLLM's"
     if facts["policy"] != "fcfs":
         yield f"scheduling policy: {facts['policy']}; the study takes requests by their arrival"

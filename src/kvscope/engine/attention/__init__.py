@@ -1,1 +1,1 @@
-"""Attention in place of vLLM's, and the KV events that it records."""
+"""Attention kernels, and the KV events that they record; `engine.vllm.attention` runs them."""

@@ -1,1 +1,1 @@
-"""Devices for the engine, one file per device; vLLM is imported inside of methods only."""
+"""Devices for the engine, one file per device; torch and vLLM are imported in methods only."""

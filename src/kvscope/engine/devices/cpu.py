@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kvscope.engine.devices.platform import Platform
+from kvscope.engine.vllm.preload import CPU_WORKER
 from kvscope.errors import BadInput
 
 if TYPE_CHECKING:
@@ -15,21 +16,20 @@ class CpuPlatform(Platform):
     """vLLM takes its CPU backend whatever is requested, so kvscope's is put in its place."""
 
     slot: ClassVar[str] = "CPU_ATTN"
-    # It replaces torch's functions for GPUs in the whole process.
-    worker_modules: ClassVar[tuple[str, ...]] = ("vllm.v1.worker.cpu_worker",)
+    worker_modules: ClassVar[tuple[str, ...]] = (CPU_WORKER,)
     backends: ClassVar[Mapping[str, str]] = {
-        "paged": "kvscope.engine.attention.cpu.paged.PagedBackend",
-        "instrumented": "kvscope.engine.attention.cpu.backend.NumbaBackend",
+        "paged": "kvscope.engine.vllm.attention.paged.PagedBackend",
+        "instrumented": "kvscope.engine.vllm.attention.cpu.NumbaBackend",
     }
 
     def require(self) -> None:
         """Raise BadInput for vLLM's build for other devices."""
-        from vllm.platforms import current_platform
+        from kvscope.engine.vllm import platforms
 
-        if not current_platform.is_cpu():
+        if not platforms.is_cpu():
             raise BadInput(
                 f"device=cpu needs vLLM's build for CPUs, and the one here is for "
-                f"{current_platform.device_name}; run `make env DEVICE=cpu`, or set device=cuda"
+                f"{platforms.name()}; run `make env DEVICE=cpu`, or set device=cuda"
             )
 
     def environment(self) -> dict[str, str]:

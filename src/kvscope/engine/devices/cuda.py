@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from kvscope.copies import DEVICE_CLOCK
 from kvscope.engine.devices.platform import Platform
+from kvscope.engine.vllm.preload import GPU_WORKER
 from kvscope.errors import BadInput
 from kvscope.time_sources import MEASURED, REHEARSED
 
@@ -18,9 +19,9 @@ class CudaPlatform(Platform):
     """Copies and kernels are launched, and timed on the GPU."""
 
     backends: ClassVar[Mapping[str, str]] = {
-        "instrumented": "kvscope.engine.attention.cuda.backend.CudaBackend"
+        "instrumented": "kvscope.engine.vllm.attention.cuda.CudaBackend"
     }
-    worker_modules: ClassVar[tuple[str, ...]] = ("vllm.v1.worker.gpu_worker",)
+    worker_modules: ClassVar[tuple[str, ...]] = (GPU_WORKER,)
     # CUDA graphs are traced kernel by kernel; by default a whole graph is one row.
     profiler_options: ClassVar[tuple[str, ...]] = ("--trace=cuda,nvtx", "--cuda-graph-trace=node")
 
@@ -42,12 +43,13 @@ class CudaPlatform(Platform):
     def require(self) -> None:
         """Raise BadInput where vLLM finds no GPU, or is not built for one."""
         import torch
-        from vllm.platforms import current_platform
 
-        if not current_platform.is_cuda():
+        from kvscope.engine.vllm import platforms
+
+        if not platforms.is_cuda():
             raise BadInput(
                 f"device=cuda needs an NVIDIA GPU and vLLM's build for it, and vLLM here has "
-                f"platform {current_platform.device_name or 'none'}; run `make env DEVICE=cuda` on "
+                f"platform {platforms.name() or 'none'}; run `make env DEVICE=cuda` on "
                 "a machine with a GPU (`kvscope doctor` says what it has), or set device=cpu"
             )
         if not torch.cuda.device_count():
@@ -103,13 +105,8 @@ def gpu_is_there() -> bool:
     """
     import torch
 
+    from kvscope.engine.vllm import platforms
+
     count = getattr(torch._C, "_cuda_getDeviceCount", None)
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    return platform_is_vllms() and not interpreted and count is not None and count() > 0
-
-
-def platform_is_vllms() -> bool:
-    """Whether vLLM's platform is one of its own, and not another's that says it is CUDA's."""
-    from vllm.platforms import current_platform
-
-    return type(current_platform).__module__.startswith("vllm.")
+    return platforms.is_vllms() and not interpreted and count is not None and count() > 0

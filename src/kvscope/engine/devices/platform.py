@@ -14,8 +14,8 @@ from kvscope.time_sources import BY_CLOCK
 
 if TYPE_CHECKING:
     from kvscope.engine.attention.tracer import Tracer
-    from kvscope.engine.run_recorder import RunRecorder
-    from kvscope.engine.scheduler import PolicyScheduler
+    from kvscope.engine.vllm.run_recorder import RunRecorder
+    from kvscope.engine.vllm.scheduler import PolicyScheduler
 
 
 class Platform:
@@ -58,7 +58,7 @@ class Platform:
 
     def run_engine(self, directory: Path) -> AbstractContextManager[Any]:
         """The engine of the experiment, until the end of a `with` block: vLLM's."""
-        from kvscope.engine.build import run_engine
+        from kvscope.engine.vllm.build import run_engine
 
         return run_engine(self, directory)
 

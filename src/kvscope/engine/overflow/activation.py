@@ -27,7 +27,7 @@ class Activation(Swap):
     activations found no room is recomputed.
     """
 
-    connector: ClassVar[str] = "kvscope.engine.overflow.activation_connector:ActivationConnector"
+    connector: ClassVar[str] = "kvscope.engine.vllm.connectors.activation:ActivationConnector"
 
     @classmethod
     def host_pools(

@@ -36,7 +36,7 @@ class Adaptive(Swap):
     of either. Activations larger than K and V are not kept, and scarce memory is for one pool.
     """
 
-    connector: ClassVar[str] = "kvscope.engine.overflow.activation_connector:ActivationConnector"
+    connector: ClassVar[str] = "kvscope.engine.vllm.connectors.activation:ActivationConnector"
     in_id: ClassVar[tuple[str, ...]] = (*Swap.in_id, "hardware_sha256")
 
     hardware: Annotated[str | None, Label("hardware of the cost model", "by {}")] = None

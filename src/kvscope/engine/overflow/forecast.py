@@ -3,24 +3,61 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING
-
-from vllm.v1.request import Request
+from typing import Any, Protocol
 
 from kvscope.engine.overflow.outlook import preempted_again, preemptions, resuming_together
 from kvscope.engine.overflow.policy import Growth, Outlook, Victim
 
-if TYPE_CHECKING:
-    from kvscope.engine.scheduler import PolicyScheduler
+
+class KnownRequest(Protocol):
+    """What is asked of a request of vLLM's."""
+
+    request_id: str
+    arrival_time: float
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    num_preemptions: int
+    max_tokens: int
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens that it has been given."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of its prompt, and those that it has been given."""
+
+
+class KnownScheduler(Protocol):
+    """What is asked of the scheduler: `engine.vllm.scheduler.PolicyScheduler`."""
+
+    requests: Any  # by their ids
+    waiting: Any  # in order
+    block_size: int
+    max_num_running_reqs: int
+    max_num_scheduled_tokens: int
+    kv_cache_manager: Any
+    kept_free: int
+
+    @property
+    def all_running(self) -> list[Any]:
+        """The running requests."""
+
+    @property
+    def kv_blocks_total(self) -> int:
+        """Blocks that requests can use."""
+
+    def swapped_out(self, request: Any) -> bool:
+        """Whether a preempted request's tokens are kept in the host pool."""
 
 
 class Forecast:
-    """Of the requests of one scheduler."""
+    """Foresees preemptions of one scheduler's requests."""
 
-    def __init__(self, scheduler: "PolicyScheduler") -> None:
+    def __init__(self, scheduler: KnownScheduler) -> None:
         self._scheduler = scheduler
 
-    def now(self, request: Request) -> Victim:
+    def now(self, request: KnownRequest) -> Victim:
         """A running request as it is, with nothing foreseen."""
         return Victim(
             request_id=request.request_id,
@@ -31,7 +68,7 @@ class Forecast:
             arrival=request.arrival_time,
         )
 
-    def victim(self, request: Request) -> Victim:
+    def victim(self, request: KnownRequest) -> Victim:
         """A request that is preempted, with the requests that run with it and resume with it."""
         scheduler, victim = self._scheduler, self.now(request)
         beside = [one for one in scheduler.all_running if one is not request]
@@ -90,6 +127,6 @@ class Forecast:
         return preempted_again(ahead, tokens, scheduler.block_size, total, watermark)
 
 
-def growth_of(request: Request) -> Growth:
+def growth_of(request: KnownRequest) -> Growth:
     """The tokens of a request in the cache: soon, and at its end. Its last token is not cached."""
     return Growth(request.num_tokens, request.num_prompt_tokens + request.max_tokens - 1)

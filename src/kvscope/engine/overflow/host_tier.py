@@ -14,11 +14,9 @@ from kvscope.engine.overflow.policy import OverflowPolicy, Victim, VictimBlocks
 from kvscope.engine.recording import Recording
 
 if TYPE_CHECKING:
-    from vllm.v1.request import Request
-
     from kvscope.engine.devices.platform import Platform
     from kvscope.engine.overflow.contents import SwapChecks
-    from kvscope.engine.overflow.forecast import Forecast
+    from kvscope.engine.overflow.forecast import Forecast, KnownRequest
 
 
 class HostTier:
@@ -62,11 +60,11 @@ class HostTier:
     def follow(self, policy: OverflowPolicy, forecast: "Forecast") -> None:
         """Receive the overflow policy and what the scheduler expects, before anything runs."""
 
-    def victim(self, request: "Request", forecast: "Forecast") -> Victim:
+    def victim(self, request: "KnownRequest", forecast: "Forecast") -> Victim:
         """A request that is preempted, with what the host has of it or has room for."""
         return forecast.now(request)
 
-    def loadable(self, request: "Request", cached: int) -> int:
+    def loadable(self, request: "KnownRequest", cached: int) -> int:
         """Tokens that a waiting request can have from the host, after its `cached` first ones."""
         return 0
 
@@ -101,13 +99,6 @@ class HostTier:
         """Receive the worker's model and the device, once both are there."""
 
 
-def scheduler_tier(connector: Any) -> HostTier:
-    """The host tier of a scheduler with this KV connector, or without one (None)."""
+def tier_of(connector: Any) -> HostTier:
+    """The host tier of an engine's half with this KV connector, or without one (None)."""
     return connector if isinstance(connector, HostTier) else HostTier()
-
-
-def worker_tier() -> HostTier:
-    """The host tier of the worker of this process."""
-    from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
-
-    return scheduler_tier(get_kv_transfer_group() if has_kv_transfer_group() else None)

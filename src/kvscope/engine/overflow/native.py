@@ -35,7 +35,7 @@ class Native(OverflowPolicy):
     one_of: ClassVar[tuple[str, ...]] = ("host_blocks", "host_gib")
     prompt_only: ClassVar[bool] = True
     """vLLM's `offload_prompt_only`."""
-    worker: ClassVar[str] = "kvscope.engine.overflow.native_worker:HostOffloadingSpec"
+    worker: ClassVar[str] = "kvscope.engine.vllm.connectors.native_worker:HostOffloadingSpec"
     """What copies where the host does it itself; elsewhere vLLM's own worker."""
 
     host_gib: Annotated[Gib | None, Label("host pool (GiB)", "host pool {} GiB")] = None
@@ -75,7 +75,7 @@ class Native(OverflowPolicy):
         return {
             "kv_transfer_config": {
                 "kv_connector": "NativeConnector",
-                "kv_connector_module_path": "kvscope.engine.overflow.native_connector",
+                "kv_connector_module_path": "kvscope.engine.vllm.connectors.native",
                 "kv_role": "kv_both",
                 "kv_connector_extra_config": {
                     "policy": self.name,

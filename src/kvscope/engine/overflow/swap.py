@@ -24,7 +24,7 @@ class Swap(OverflowPolicy):
     into `host_gib`. `connector` is the KV connector that copies, 'module:Class'.
     """
 
-    connector: ClassVar[str] = "kvscope.engine.overflow.connector:SwapConnector"
+    connector: ClassVar[str] = "kvscope.engine.vllm.connectors.swap:SwapConnector"
     one_of: ClassVar[tuple[str, ...]] = ("host_blocks", "host_gib")
     in_id: ClassVar[tuple[str, ...]] = ("host_memory", "copies")
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from kvscope.engine.overflow.policy import OverflowPolicy, Victim
-from kvscope.engine.scheduled import external_id
+from kvscope.engine.request_ids import external_id
 from kvscope.plan.parts import Conditions
 from kvscope.plan.policy import CHEAPEST, LAST, RANDOM, drawn
 from kvscope.plan.preemption_cost import preemption_cost

@@ -1,1 +1,1 @@
-"""Attention on a CPU: `instrumented` by Numba kernels, `paged` in plain PyTorch."""
+"""Attention on a CPU by Numba kernels."""

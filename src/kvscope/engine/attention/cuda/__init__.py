@@ -1,1 +1,1 @@
-"""Attention on an NVIDIA GPU: `instrumented` by Triton kernels."""
+"""Attention on an NVIDIA GPU by Triton kernels."""

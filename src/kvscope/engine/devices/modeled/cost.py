@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from kvscope.engine.overflow.copies import contiguous_runs
+from kvscope.engine.vllm.connectors.copies import contiguous_runs
 from kvscope.plan.devices.modeled import Modeled
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.hardware.cost import LayerCost

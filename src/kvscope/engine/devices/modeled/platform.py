@@ -9,8 +9,8 @@ from kvscope.engine.devices.virtual.platform import VirtualPlatform
 if TYPE_CHECKING:
     from kvscope.engine.devices.modeled.cost import Cost
     from kvscope.engine.devices.modeled.tracer import ModeledTracer
-    from kvscope.engine.run_recorder import RunRecorder
-    from kvscope.engine.scheduler import PolicyScheduler
+    from kvscope.engine.vllm.run_recorder import RunRecorder
+    from kvscope.engine.vllm.scheduler import PolicyScheduler
 
 
 class ModeledPlatform(VirtualPlatform):

@@ -1,11 +1,10 @@
 """Tracing of a modeled engine: events are made of the passes that its executor is given."""
 
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from vllm.v1.core.sched.output import SchedulerOutput
 
 from kvscope.engine.attention.clock import ClockSample, TickClock
 from kvscope.engine.attention.flush import Launch
@@ -67,17 +66,18 @@ class ModeledTracer(Tracer):
         self._cost = cost
         self._block_size = experiment.cache.block_size
         self._model = experiment.model
-        self._blocks: dict[str, list[int]] = {}  # of each unfinished request
 
-    def note(self, scheduled: SchedulerOutput, contexts: Mapping[str, int], start_ns: int) -> None:
-        """Note a pass whose layers begin at `start_ns`; `contexts` has tokens in the cache."""
-        self._follow_blocks(scheduled)
-        if self._step is None or not scheduled.num_scheduled_tokens:
+    def note(
+        self,
+        tokens: Mapping[str, int],
+        contexts: Mapping[str, int],
+        blocks: Mapping[str, Sequence[int]],
+        start_ns: int,
+    ) -> None:
+        """Note a pass whose layers begin at `start_ns` (`PassListener`)."""
+        if self._step is None or not tokens:
             return
-        rows = [
-            Row(tokens, contexts[name], self._blocks[name][:])
-            for name, tokens in scheduled.num_scheduled_tokens.items()
-        ]
+        rows = [Row(count, contexts[name], [*blocks[name]]) for name, count in tokens.items()]
         layer = self._cost.layer_cost((row.tokens, row.context) for row in rows)
         forward = ForwardPass(start_ns, rows, layer)
         self._pass = TracedPass(self._step, [forward])
@@ -86,19 +86,6 @@ class ModeledTracer(Tracer):
             times.extend(
                 (self._step, number, forward.layer_ns(number), forward.layer_ns(number + 1))
             )
-
-    def _follow_blocks(self, scheduled: SchedulerOutput) -> None:
-        """Keep each request's block table, as a worker does."""
-        for name in scheduled.finished_req_ids:
-            self._blocks.pop(name, None)
-        for new in scheduled.scheduled_new_reqs:
-            self._blocks[new.req_id] = list(new.block_ids[0])
-        cached = scheduled.scheduled_cached_reqs
-        for name, blocks in zip(cached.req_ids, cached.new_block_ids, strict=True):
-            if name in cached.resumed_req_ids:
-                self._blocks[name] = []
-            if blocks is not None:
-                self._blocks[name] += blocks[0]
 
     def launches(self, traced: TracedPass) -> list[Launch]:
         """Of each traced layer the kernel that writes and that of attention."""

@@ -1,1 +1,1 @@
-"""vLLM without a worker, on a virtual clock: passes and copies take what a device's costs say."""
+"""What devices without a worker share: a virtual clock, and what their costs must say."""

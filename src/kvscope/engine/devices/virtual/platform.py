@@ -11,9 +11,9 @@ from kvscope.plan.experiment import Experiment
 
 if TYPE_CHECKING:
     from kvscope.engine.devices.virtual.costs import Costs
-    from kvscope.engine.devices.virtual.executor import PassListener
-    from kvscope.engine.run_recorder import RunRecorder
-    from kvscope.engine.scheduler import PolicyScheduler
+    from kvscope.engine.vllm.run_recorder import RunRecorder
+    from kvscope.engine.vllm.scheduler import PolicyScheduler
+    from kvscope.engine.vllm.virtual.executor import PassListener
 
 
 class VirtualPlatform(Platform):
@@ -32,14 +32,14 @@ class VirtualPlatform(Platform):
 
     def run_engine(self, directory: Path) -> AbstractContextManager[Any]:
         """vLLM's engine, until the end of a `with` block; garbage is collected at its end."""
-        from kvscope.engine.devices.virtual.garbage import leave_uncollected
+        from kvscope.engine.vllm.virtual.garbage import leave_uncollected
 
         leave_uncollected()
         return super().run_engine(directory)
 
     def engine_arguments(self) -> dict[str, Any]:
         """The executor in the place of a worker."""
-        from kvscope.engine.devices.virtual.executor import executor_class
+        from kvscope.engine.vllm.virtual.executor import executor_class
 
         by_config = self.experiment.model.family == "hf"
         executor = executor_class(self.clock, self.costs, by_config, self.listener)
@@ -47,7 +47,7 @@ class VirtualPlatform(Platform):
 
     def observe(self, scheduler: "PolicyScheduler", recorder: "RunRecorder") -> None:
         """Spare the scheduler's time."""
-        from kvscope.engine.devices.virtual.allocation import skip_needless_checks
+        from kvscope.engine.vllm.virtual.allocation import skip_needless_checks
 
         if self.experiment.model.keeps_all:  # windows free blocks as they move on
             skip_needless_checks(scheduler)

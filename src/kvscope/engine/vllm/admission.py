@@ -8,7 +8,7 @@ from typing import Any
 
 from vllm.v1.request import Request, RequestStatus
 
-from kvscope.engine.scheduler import PolicyScheduler
+from kvscope.engine.vllm.scheduler import PolicyScheduler
 
 
 def admit_as_0_4_2(scheduler: PolicyScheduler) -> None:

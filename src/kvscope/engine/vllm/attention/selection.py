@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from kvscope.engine.overflow.host_tier import worker_tier
+from kvscope.engine.vllm.connectors.worker import worker_tier
 from kvscope.kv_plan import KvGroup, layers_apart
 from kvscope.plan.experiment import Experiment
 
 if TYPE_CHECKING:
-    from kvscope.engine.attention.backend import CausalAttention
     from kvscope.engine.devices.platform import Platform
+    from kvscope.engine.vllm.attention.backend import CausalAttention
 
 BY_BLOCK = "BLHNC"  # by default, vLLM keeps layers apart
 LAYOUT_VARIABLE = "VLLM_KV_CACHE_LAYOUT"
@@ -47,7 +47,7 @@ def select_attention(platform: "Platform") -> Iterator[None]:
 
 def find_own_attention(model: Any) -> "list[CausalAttention]":
     """kvscope's attention of each layer of a model; empty if the model uses vLLM's."""
-    from kvscope.engine.attention.backend import CausalAttention
+    from kvscope.engine.vllm.attention.backend import CausalAttention
 
     found = [getattr(module, "impl", None) for module in model.modules()]
     return [attention for attention in found if isinstance(attention, CausalAttention)]

@@ -9,21 +9,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kvscope.engine import outputs
-from kvscope.engine.admission import admit_as_0_4_2
-from kvscope.engine.attention.selection import check_layout, find_own_attention, select_attention
 from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.engine.checks import Comparisons
 from kvscope.engine.layers import LayerTimer
 from kvscope.engine.marks import Marks
-from kvscope.engine.overflow.host_tier import worker_tier
 from kvscope.engine.overflow.policy import OverflowPolicy
 from kvscope.engine.overflow.victims import rank_of
 from kvscope.engine.port import Finished
 from kvscope.engine.recording import Recording
-from kvscope.engine.run_recorder import RunRecorder
-from kvscope.engine.scheduler import PolicyScheduler
-from kvscope.engine.weights import LOAD_FORMAT
+from kvscope.engine.vllm import outputs
+from kvscope.engine.vllm.admission import admit_as_0_4_2
+from kvscope.engine.vllm.attention.selection import (
+    check_layout,
+    find_own_attention,
+    select_attention,
+)
+from kvscope.engine.vllm.connectors.worker import worker_tier
+from kvscope.engine.vllm.run_recorder import RunRecorder
+from kvscope.engine.vllm.scheduler import PolicyScheduler
+from kvscope.engine.vllm.weights import LOAD_FORMAT
 from kvscope.errors import BadInput, KvscopeError
 from kvscope.kv_plan import KINDS, KvGroup
 from kvscope.plan.experiment import Experiment
@@ -171,7 +175,7 @@ class VllmEngine:
 
     def step(self) -> list[Finished]:
         """Compute one pass; returns the requests that end with it."""
-        from kvscope.engine.forcing import take_choices
+        from kvscope.engine.vllm.forcing import take_choices
 
         return [
             Finished(

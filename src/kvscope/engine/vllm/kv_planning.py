@@ -9,7 +9,7 @@ import contextlib
 import io
 import json
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,12 +17,9 @@ from typing import Any, ClassVar
 import torch
 from pydantic import ValidationError
 from vllm import SamplingParams
-from vllm.config import VllmConfig, get_layers_from_vllm_config, set_current_vllm_config
-from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment
+from vllm.config import VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
 from vllm.engine.arg_utils import EngineArgs
-from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
-from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.model_executor.models import ModelRegistry
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
@@ -30,21 +27,21 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.attention.backends.utils import get_supported_kv_cache_layouts
 from vllm.v1.core.kv_cache_utils import get_kv_cache_capacity
 from vllm.v1.engine.core import EngineCore
-from vllm.v1.executor.abstract import Executor
-from vllm.v1.kv_cache_interface import (
-    AttentionSpec,
-    KVCacheConfig,
-    KVCacheSpec,
-)
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.worker.utils import (
     AttentionGroup,
-    customize_attention_spec,
     prepare_kernel_block_sizes,
 )
 
-from kvscope.engine.kv_groups import groups_of
+from kvscope.engine.vllm.kv_groups import groups_of
+from kvscope.engine.vllm.without_worker import (
+    WithoutWorker,
+    attention_layers,
+    build_without_storage,
+    kept_by_layers,
+)
 from kvscope.errors import BadInput
 from kvscope.kv_bytes import AttentionLayers, HeldBlocks, KvPlan
 from kvscope.reading import last_line
@@ -60,28 +57,6 @@ NOT_IMPORTED = "failed to be inspected"
 """In vLLM's error of a model whose code it cannot import."""
 
 LONGEST = 400  # characters of a reason: vLLM lists all models and methods that it knows
-
-
-class WithoutWorker(Executor):
-    """Base class of executors that allocate and compile nothing."""
-
-    supported_tasks = ("generate",)
-
-    def set_kv_cache_layout(self, layout: str) -> None:
-        """Nothing is laid out."""
-
-    def initialize_from_config(self, kv_cache_configs: list[KVCacheConfig]) -> None:
-        """Nothing is allocated."""
-
-    def compile_or_warm_up_model(self) -> None:
-        """Nothing is compiled."""
-
-    def check_health(self) -> None:
-        """Always healthy."""
-
-    def collective_rpc(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """No worker has an answer."""
-        return [None]
 
 
 class PlanningExecutor(WithoutWorker):
@@ -126,31 +101,9 @@ class PlanningExecutor(WithoutWorker):
         return future if non_block else None
 
 
-def build_without_storage(config: VllmConfig) -> torch.nn.Module:
-    """The model's layers as vLLM makes them, without weights; sets the platform's block size."""
-    _one_process(Path(config.model_config.model), config)
-    with set_current_vllm_config(config), torch.device("meta"):
-        model = initialize_model(vllm_config=config)
-    current_platform.update_block_size_for_backend(config)
-    return model
-
-
-def kept_by_layers(config: VllmConfig) -> dict[str, KVCacheSpec]:
-    """As a worker's model runner gives it: nothing of layers that share another's cache."""
-    specs = {}
-    for name, layer in _attention_layers(config):
-        if getattr(layer, "kv_sharing_target_layer_name", None):
-            continue
-        if spec := layer.get_kv_cache_spec(config):
-            if isinstance(spec, AttentionSpec):
-                spec = customize_attention_spec(layer.get_attn_backend(), spec)
-            specs[name] = spec
-    return specs
-
-
 def _by_backend(config: VllmConfig, cache: KVCacheConfig) -> list[list[AttentionGroup]]:
     """Of each KV group, its attention backends with what they keep."""
-    layers, found = dict(_attention_layers(config)), []
+    layers, found = dict(attention_layers(config)), []
     for number, group in enumerate(cache.kv_cache_groups):
         spec, names = group.kv_cache_spec, group.layer_names
         kept = getattr(spec, "kv_cache_specs", dict.fromkeys(names, spec))
@@ -179,7 +132,7 @@ def plan(
     if not cache.kv_cache_groups:
         raise BadInput(f"{name}: it has no KV cache, as vLLM plans it")
     tokens, requests = get_kv_cache_capacity(config, cache)
-    layers = dict(_attention_layers(config))
+    layers = dict(attention_layers(config))
     return KvPlan(
         model=name,
         platform=str(current_platform.device_name),
@@ -235,13 +188,6 @@ def _not_importable(directory: Path) -> str | None:
     return None
 
 
-def _one_process(directory: Path, config: VllmConfig) -> None:
-    """The process groups of one process, which layers ask for their rank."""
-    with set_current_vllm_config(config):
-        init_distributed_environment(1, 0, f"file://{directory}/ranks", 0, "gloo")
-        ensure_model_parallel_initialized(1, 1)
-
-
 def _reason(error: Exception) -> str:
     """An error in a line, without vLLM's advice. Of pydantic's complaints it is the first."""
     if isinstance(error, ValidationError):
@@ -260,11 +206,6 @@ def _reason(error: Exception) -> str:
 def _line(text: str) -> str:
     """Words in one line, without the end of a long list."""
     return textwrap.shorten(text, LONGEST, placeholder=" …")
-
-
-def _attention_layers(config: VllmConfig) -> Iterator[tuple[str, Any]]:
-    found: dict[str, Any] = get_layers_from_vllm_config(config, AttentionLayerBase)
-    yield from found.items()
 
 
 def _held(core: EngineCore, length: int, number: int) -> HeldBlocks | None:

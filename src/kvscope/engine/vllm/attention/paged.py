@@ -13,8 +13,8 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from vllm.v1.attention.backend import AttentionMetadata, CommonAttentionMetadata
 
-from kvscope.engine.attention.backend import AnyBlocks, BatchBuilder, CausalAttention
 from kvscope.engine.attention.batch import BatchRow, batch_rows
+from kvscope.engine.vllm.attention.backend import AnyBlocks, BatchBuilder, CausalAttention
 
 
 @dataclass

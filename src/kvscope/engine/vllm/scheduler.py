@@ -15,12 +15,12 @@ from vllm.v1.request import Request, RequestStatus
 from kvscope.actions import RECOMPUTE
 from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.engine.clock import Clock
-from kvscope.engine.kv_groups import groups_of, in_order
 from kvscope.engine.overflow.forecast import Forecast
-from kvscope.engine.overflow.host_tier import scheduler_tier
+from kvscope.engine.overflow.host_tier import tier_of
 from kvscope.engine.overflow.policy import OverflowPolicy, Preempted
 from kvscope.engine.overflow.victims import Rank
-from kvscope.engine.prefix_cache import PrefixCache
+from kvscope.engine.vllm.kv_groups import groups_of, in_order
+from kvscope.engine.vllm.prefix_cache import PrefixCache
 from kvscope.kv_plan import has_one_block_table
 
 
@@ -59,7 +59,7 @@ class PolicyScheduler(Scheduler):
         self.batching = BatchingPolicy(name="")
         self.overflow = OverflowPolicy(name="")
         self.carried_out = Preempted(RECOMPUTE)  # for the last victim
-        self.tier = scheduler_tier(self.connector)
+        self.tier = tier_of(self.connector)
         self.forecast = Forecast(self)
         self.watermark_when_idle = False  # vLLM has no watermark while nothing runs
         self.kept_free = 0  # blocks that must be free for a running request to go on

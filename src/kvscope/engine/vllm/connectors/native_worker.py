@@ -6,7 +6,7 @@ import torch
 from vllm.v1.kv_offload.base import OffloadingWorker, TransferResult
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
-from kvscope.engine.overflow.copies import PerBlock, host_planes
+from kvscope.engine.vllm.connectors.copies import PerBlock, host_planes
 
 
 class HostWorker(OffloadingWorker):

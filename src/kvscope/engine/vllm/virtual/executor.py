@@ -4,11 +4,11 @@ Scheduler, KV-cache manager and the connector's scheduler half are the real ones
 answered with the tokens of the workload, or all with the same one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import repeat
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from vllm.utils.torch_utils import kv_cache_dtype_str_to_dtype
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -16,16 +16,19 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheSpec
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
 from kvscope.copies import ACTIVATIONS, IN, KV, OUT, VIRTUAL_CLOCK
-from kvscope.engine.devices.virtual.clock import VirtualClock
-from kvscope.engine.devices.virtual.costs import Costs
-from kvscope.engine.devices.virtual.offloading import VirtualOffloading
-from kvscope.engine.kv_planning import WithoutWorker, build_without_storage, kept_by_layers
-from kvscope.engine.outputs import known_outputs
-from kvscope.engine.overflow.connector import SwapOrders, SwapReport
-from kvscope.engine.overflow.native_connector import NativeOrders
 from kvscope.engine.recording import Transfer
-from kvscope.engine.scheduled import contexts
+from kvscope.engine.vllm.connectors.native import NativeOrders
+from kvscope.engine.vllm.connectors.swap import SwapOrders, SwapReport
+from kvscope.engine.vllm.outputs import known_outputs
+from kvscope.engine.vllm.scheduled import contexts
+from kvscope.engine.vllm.virtual.block_tables import BlockTables
+from kvscope.engine.vllm.virtual.offloading import VirtualOffloading
+from kvscope.engine.vllm.without_worker import WithoutWorker, build_without_storage, kept_by_layers
 from kvscope.plan.devices.dry import TOKEN
+
+if TYPE_CHECKING:
+    from kvscope.engine.devices.virtual.clock import VirtualClock
+    from kvscope.engine.devices.virtual.costs import Costs
 
 PLENTY_BYTES = 1 << 60  # the experiment says how many blocks there are
 
@@ -33,8 +36,17 @@ PLENTY_BYTES = 1 << 60  # the experiment says how many blocks there are
 class PassListener(Protocol):
     """An object that notes each pass before its time goes by."""
 
-    def note(self, scheduled: SchedulerOutput, contexts: Mapping[str, int], start_ns: int) -> None:
-        """Note a pass that begins at `start_ns`; `contexts` has tokens in the cache."""
+    def note(
+        self,
+        tokens: Mapping[str, int],
+        contexts: Mapping[str, int],
+        blocks: Mapping[str, Sequence[int]],
+        start_ns: int,
+    ) -> None:
+        """Note a pass that begins at `start_ns`, which may be an empty one.
+
+        By request, `tokens` are computed, `contexts` are in the cache before, in these `blocks`.
+        """
 
 
 class VirtualExecutor(WithoutWorker):
@@ -43,14 +55,15 @@ class VirtualExecutor(WithoutWorker):
     `by_config` says that vLLM's own layers say what the KV cache keeps.
     """
 
-    clock: ClassVar[VirtualClock]
-    costs: ClassVar[Costs]
+    clock: ClassVar["VirtualClock"]
+    costs: ClassVar["Costs"]
     by_config: ClassVar[bool]
     listener: ClassVar[PassListener | None]
 
     def _init_executor(self) -> None:
         self._tokens: dict[str, int] = {}  # of each unfinished request: its length
         self._outputs: dict[str, Iterator[int]] = {}  # and what it is still to be given
+        self._blocks = BlockTables()
         self._link_free_ns = 0  # what a pass saved has crossed the link to the host
         self.offloading = VirtualOffloading(self.clock, self.costs)
 
@@ -94,7 +107,8 @@ class VirtualExecutor(WithoutWorker):
         started = dict(contexts(scheduler_output))
         scheduled = scheduler_output.num_scheduled_tokens
         if self.listener is not None:
-            self.listener.note(scheduler_output, started, self.clock.now_ns())
+            self._blocks.follow(scheduler_output)
+            self.listener.note(scheduled, started, self._blocks.of, self.clock.now_ns())
         if scheduled:
             self.clock.wait(self.costs.pass_s((n, started[name]) for name, n in scheduled.items()))
         transfers += self._saved(orders)
@@ -202,7 +216,7 @@ class VirtualExecutor(WithoutWorker):
 
 
 def executor_class(
-    clock: VirtualClock, costs: Costs, by_config: bool, listener: PassListener | None
+    clock: "VirtualClock", costs: "Costs", by_config: bool, listener: PassListener | None
 ) -> type[VirtualExecutor]:
     """The class that vLLM makes one engine's executor of."""
     own = {"clock": clock, "costs": costs, "by_config": by_config, "listener": listener}

@@ -10,7 +10,7 @@ from typing import Any
 
 from vllm.v1.request import Request, RequestStatus
 
-from kvscope.engine.scheduler import PolicyScheduler
+from kvscope.engine.vllm.scheduler import PolicyScheduler
 
 
 def skip_needless_checks(scheduler: PolicyScheduler) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
-from kvscope.engine.outputs import NAME, known_outputs
+from kvscope.engine.vllm.outputs import NAME, known_outputs
 
 _choices: dict[str, dict[int, torch.Tensor]] = {}  # by request and place, of unfinished requests
 

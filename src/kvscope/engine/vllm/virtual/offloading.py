@@ -11,13 +11,16 @@ Where the host copies by itself, it does so in the same order, and knows at once
 
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from vllm.v1.outputs import KVConnectorOutput
 
 from kvscope.copies import IN, OUT, VIRTUAL_CLOCK
-from kvscope.engine.devices.virtual.clock import VirtualClock
-from kvscope.engine.devices.virtual.costs import Costs
-from kvscope.engine.overflow.native_connector import Copied, NativeOrders, NativeReport
+from kvscope.engine.vllm.connectors.native import Copied, NativeOrders, NativeReport
+
+if TYPE_CHECKING:
+    from kvscope.engine.devices.virtual.clock import VirtualClock
+    from kvscope.engine.devices.virtual.costs import Costs
 
 
 @dataclass(frozen=True)
@@ -29,9 +32,9 @@ class Submitted:
 
 
 class VirtualOffloading:
-    """Of one engine."""
+    """The copies of one engine's jobs on its virtual clock."""
 
-    def __init__(self, clock: VirtualClock, costs: Costs) -> None:
+    def __init__(self, clock: "VirtualClock", costs: "Costs") -> None:
         self._clock, self._costs = clock, costs
         self._deferred: dict[int, int] = {}  # stores of the last pass, and their blocks
         self._submitted: dict[int, Submitted] = {}

@@ -9,16 +9,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kvscope.engine.added import AddedRecorders
-from kvscope.engine.cached_blocks import CachedBlocks
 from kvscope.engine.clock import Clock
 from kvscope.engine.marks import Marks
 from kvscope.engine.observer import Loss, ObservedPass, Recorder, SchedulerObserver
 from kvscope.engine.recording import PassRecord, PreemptionRecord, Recording
-from kvscope.engine.scheduled import BlockTables, batch_rows, external_id
+from kvscope.engine.request_ids import external_id
+from kvscope.engine.vllm.cached_blocks import CachedBlocks
+from kvscope.engine.vllm.scheduled import BlockTables, batch_rows
 
 if TYPE_CHECKING:
     from kvscope.engine.attention.tracer import Tracer
-    from kvscope.engine.scheduler import PolicyScheduler
+    from kvscope.engine.vllm.scheduler import PolicyScheduler
 
 
 class RunRecorder(Recorder):

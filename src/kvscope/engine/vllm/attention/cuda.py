@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import torch
 from vllm.v1.attention.backend import AttentionMetadata, CommonAttentionMetadata
 
-from kvscope.engine.attention.backend import AnyBlocks, BatchBuilder, CausalAttention
 from kvscope.engine.attention.cuda import launch
 from kvscope.engine.attention.cuda.batch import cut_batch
+from kvscope.engine.vllm.attention.backend import AnyBlocks, BatchBuilder, CausalAttention
 from kvscope.events import ATTENTION, WRITE
 from kvscope.plan.kv_events import tile_tokens
 

@@ -1,22 +1,16 @@
 """What vLLM's objects say of the requests of a pass, as plain rows (`engine.recording`)."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 
 from kvscope.engine.recording import ScheduledRequest
+from kvscope.engine.request_ids import external_id
 
 BlockTables = Mapping[str, tuple[Sequence[Any], ...]]
 """vLLM's blocks of each request by KV group, by internal id; the id of a block never changes."""
-
-
-@lru_cache(4096)
-def external_id(internal_id: str) -> str:
-    """The workload's request id: vLLM appends '-' and random characters to it."""
-    return internal_id.rsplit("-", 1)[0]
 
 
 def contexts(scheduled: SchedulerOutput) -> Iterator[tuple[str, int]]:

@@ -21,10 +21,11 @@ from vllm.v1.kv_offload.base import OffloadingWorker, TransferResult
 
 from kvscope.actions import Action
 from kvscope.copies import HOST_CLOCK, IN, KV, OUT
-from kvscope.engine.kv_groups import groups_of, require_one_block_table
 from kvscope.engine.overflow.host_tier import HostTier
 from kvscope.engine.recording import OffloadingJob, Recording, Transfer
-from kvscope.engine.scheduled import contexts, external_id
+from kvscope.engine.request_ids import external_id
+from kvscope.engine.vllm.kv_groups import groups_of, require_one_block_table
+from kvscope.engine.vllm.scheduled import contexts
 
 if TYPE_CHECKING:
     from kvscope.engine.devices.platform import Platform

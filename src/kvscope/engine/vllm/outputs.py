@@ -1,14 +1,14 @@
 """The tokens of requests whose outputs are known before: how they reach the engine.
 
 They travel in vLLM's `SamplingParams.extra_args`. A modeled executor answers with them; where a
-model computes, a logits processor (`engine.forcing`) leaves no other token to choose.
+model computes, a logits processor (`engine.vllm.forcing`) leaves no other token to choose.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 KEY, NAME = "kvscope_output_token_ids", "kvscope_request_id"
-FORCE = "kvscope.engine.forcing:ForceOutputs"
+FORCE = "kvscope.engine.vllm.forcing:ForceOutputs"
 
 
 def extra_args(request_id: str, output_token_ids: list[int] | None) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from vllm.v1.kv_cache_interface import (
     UniformTypeKVCacheSpecs,
 )
 
+from kvscope.engine.vllm.versions import described_as_now
 from kvscope.errors import BadInput
 from kvscope.kv_plan import KvGroup, unless_movable, unless_one_block_table
 
@@ -20,6 +21,7 @@ NULL = 0
 
 def groups_of(cache: KVCacheConfig) -> tuple[KvGroup, ...]:
     """The groups whose blocks are on the device; empty for a model without a KV cache."""
+    cache = described_as_now(cache)
     groups = [group for group in cache.kv_cache_groups if not group.host_resident]
     return tuple(_group(one.kv_cache_spec, len(one.layer_names), cache) for one in groups)
 

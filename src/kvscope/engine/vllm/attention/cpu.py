@@ -9,11 +9,11 @@ import numpy.typing as npt
 import torch
 from vllm.v1.attention.backend import AttentionMetadata, CommonAttentionMetadata
 
-from kvscope.engine.attention.backend import AnyBlocks, BatchBuilder, CausalAttention
 from kvscope.engine.attention.batch import BatchRow, batch_rows
 from kvscope.engine.attention.cpu import kernels
 from kvscope.engine.attention.cpu.batch import CpuBatch, cut_batch, tile_tokens
 from kvscope.engine.attention.cpu.clock import read_ticks
+from kvscope.engine.vllm.attention.backend import AnyBlocks, BatchBuilder, CausalAttention
 from kvscope.events import ATTENTION, WRITE
 
 NOT_TRACED = (None, None, 0, 1)  # in place of segments

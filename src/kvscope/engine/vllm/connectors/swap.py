@@ -21,13 +21,13 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from kvscope.actions import Action
 from kvscope.copies import IN, KV, OUT
-from kvscope.engine.kv_groups import groups_of, in_order, require_movable
-from kvscope.engine.overflow import copies
 from kvscope.engine.overflow.host_pool import HostPool
 from kvscope.engine.overflow.host_tier import HostTier
 from kvscope.engine.overflow.policy import Victim, VictimBlocks
 from kvscope.engine.recording import Transfer
-from kvscope.engine.scheduled import external_id
+from kvscope.engine.request_ids import external_id
+from kvscope.engine.vllm.connectors import copies
+from kvscope.engine.vllm.kv_groups import groups_of, in_order, require_movable
 from kvscope.errors import BadInput
 from kvscope.kv_plan import has_one_block_table
 

@@ -21,13 +21,14 @@ from vllm.forward_context import get_forward_context
 
 from kvscope.actions import Action
 from kvscope.copies import ACTIVATIONS, IN, OUT
-from kvscope.engine.kv_groups import require_one_block_table
-from kvscope.engine.overflow import copies
-from kvscope.engine.overflow.connector import Blocks, SwapConnector, SwapOrders
 from kvscope.engine.overflow.host_pool import HostAllocation, HostPool
 from kvscope.engine.overflow.policy import OverflowPolicy, Victim, VictimBlocks
 from kvscope.engine.recording import Transfer
-from kvscope.engine.scheduled import contexts, external_id
+from kvscope.engine.request_ids import external_id
+from kvscope.engine.vllm.connectors import copies
+from kvscope.engine.vllm.connectors.swap import Blocks, SwapConnector, SwapOrders
+from kvscope.engine.vllm.kv_groups import require_one_block_table
+from kvscope.engine.vllm.scheduled import contexts
 from kvscope.plan.hardware.overflow_cost import rebuild_parts
 
 if TYPE_CHECKING:

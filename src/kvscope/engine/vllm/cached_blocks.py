@@ -14,10 +14,10 @@ from vllm.v1.request import Request
 
 from kvscope.engine.observer import SchedulerObserver
 from kvscope.engine.recording import BlockEviction, BlockHit, CachedBlock
-from kvscope.engine.scheduled import external_id
+from kvscope.engine.request_ids import external_id
 
 if TYPE_CHECKING:
-    from kvscope.engine.run_recorder import RunRecorder
+    from kvscope.engine.vllm.run_recorder import RunRecorder
 
 
 class CachedBlocks:

@@ -1,0 +1,1 @@
+"""kvscope's kernels as attention backends of vLLM, and their selection."""

@@ -1,0 +1,69 @@
+"""Executors without a worker, and the layers of a model without weights, which such ones ask."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm.config import VllmConfig, get_layers_from_vllm_config, set_current_vllm_config
+from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.model_executor.model_loader.utils import initialize_model
+from vllm.platforms import current_platform
+from vllm.v1.executor.abstract import Executor
+from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheConfig, KVCacheSpec
+from vllm.v1.worker.utils import customize_attention_spec
+
+
+class WithoutWorker(Executor):
+    """Base class of executors that allocate and compile nothing."""
+
+    supported_tasks = ("generate",)
+
+    def initialize_from_config(self, kv_cache_configs: list[KVCacheConfig]) -> None:
+        """Nothing is allocated."""
+
+    def compile_or_warm_up_model(self) -> None:
+        """Nothing is compiled."""
+
+    def check_health(self) -> None:
+        """Always healthy."""
+
+    def collective_rpc(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """No worker has an answer."""
+        return [None]
+
+
+def build_without_storage(config: VllmConfig) -> torch.nn.Module:
+    """The model's layers as vLLM makes them, without weights; sets the platform's block size."""
+    _one_process(Path(config.model_config.model), config)
+    with set_current_vllm_config(config), torch.device("meta"):
+        model = initialize_model(vllm_config=config)
+    current_platform.update_block_size_for_backend(config)
+    return model
+
+
+def kept_by_layers(config: VllmConfig) -> dict[str, KVCacheSpec]:
+    """As a worker's model runner gives it: nothing of layers that share another's cache."""
+    specs = {}
+    for name, layer in attention_layers(config):
+        if getattr(layer, "kv_sharing_target_layer_name", None):
+            continue
+        if spec := layer.get_kv_cache_spec(config):
+            if isinstance(spec, AttentionSpec):
+                spec = customize_attention_spec(layer.get_attn_backend(), spec)
+            specs[name] = spec
+    return specs
+
+
+def attention_layers(config: VllmConfig) -> Iterator[tuple[str, Any]]:
+    """The attention layers of a model that has been built, by their names."""
+    found: dict[str, Any] = get_layers_from_vllm_config(config, AttentionLayerBase)
+    yield from found.items()
+
+
+def _one_process(directory: Path, config: VllmConfig) -> None:
+    """The process groups of one process, which layers ask for their rank."""
+    with set_current_vllm_config(config):
+        init_distributed_environment(1, 0, f"file://{directory}/ranks", 0, "gloo")
+        ensure_model_parallel_initialized(1, 1)
