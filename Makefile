@@ -3,7 +3,7 @@
 #
 # make test-all    all tests; make test-rest those that `make test` leaves out, but of large
 #                  matrices a part
-# make test-versions  a recording by each version of vLLM that can be recorded, five more to download
+# make test-versions  recordings and runs by each release of vLLM that is known, six more to download
 # make test-quick  the tests that need neither vLLM nor Snakemake, a minute's worth
 # make env     the Python environment only      PYTHON=python3.12  DEVICE=cuda
 #                                               VLLM_WHEEL=…  TORCH_INDEX=…  (README.md)
@@ -48,7 +48,7 @@ test-rest: env-dev try-nsys
 	$(IN_PLACE) $(PYTEST) -m "thorough and not exhaustive"
 
 test-versions: env-dev
-	$(IN_PLACE) pytest tests/engine/test_record.py
+	$(IN_PLACE) pytest tests/engine/test_record.py tests/engine/test_vllm_releases.py
 
 test-quick: env-dev
 	$(IN_PLACE) pytest -n 2 --dist loadfile -m 'not slow' tests/unit

@@ -16,7 +16,11 @@ from vllm.v1.worker.utils import customize_attention_spec
 
 
 class WithoutWorker(Executor):
-    """Base class of executors that allocate and compile nothing."""
+    """Base class of executors that allocate and compile nothing.
+
+    vLLM's own class asks workers for the rest by `collective_rpc`, with arguments that differ
+    between releases, as those of `set_kv_cache_layout` since 0.33: here nothing looks at them.
+    """
 
     supported_tasks = ("generate",)
 
