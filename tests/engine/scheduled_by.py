@@ -6,6 +6,7 @@ Standard input has the jobs of `kvscope.batch`. DIRECTORY gets the plan of each 
 """
 
 import sys
+from collections.abc import Iterable
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -13,9 +14,9 @@ from kvscope.batch import Job, run_each
 from kvscope.cli import main as kvscope
 
 
-def main(directory: Path, models: list[str]) -> int:
-    """Run and plan; 1 if something failed."""
-    failed = run_each([Job.of_json(line) for line in sys.stdin], sys.stderr)
+def make(directory: Path, models: Iterable[str], jobs: Iterable[str]) -> int:
+    """Run these jobs, lines of JSON, and plan; 1 if something failed."""
+    failed = run_each([*map(Job.of_json, jobs)], sys.stderr)
     for model in models:
         with (directory / f"{model}.json").open("w") as file, redirect_stdout(file):
             failed |= kvscope(["bytes", model, "--json"])
@@ -23,4 +24,4 @@ def main(directory: Path, models: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
+    sys.exit(make(Path(sys.argv[1]), sys.argv[2:], sys.stdin))

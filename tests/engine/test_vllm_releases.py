@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +16,10 @@ from kvscope.engine.vllm.versions import ENGINES, SCHEDULING
 from kvscope.plan.grid import expand
 from kvscope.run.environment import measured_environment
 from kvscope.runfile import read_run
+from tests.warm import Warm
 
 from ..conftest import Require
+from . import scheduled_by
 from .other_vllm import ROOT, pinned, python_of
 from .test_dry import DRY, MODELED, words
 from .test_native_conversations import words_of
@@ -59,29 +60,17 @@ class Made:
         return plan
 
 
-def make(python: str, directory: Path) -> Made:
-    """All runs and plans by the vLLM of this Python."""
-    experiments = {
-        case: expand(None, own, ROOT / "config").experiments[0].experiment
-        for case, own in ALL.items()
-    }
-    made = Made(directory)
-    jobs = [Job(experiment, made.run(case)).to_json() for case, experiment in experiments.items()]
-    ended = subprocess.run(
-        [python, "-m", "tests.engine.scheduled_by", str(directory), *MODELS],
-        input="\n".join(jobs),
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=measured_environment(next(iter(experiments.values()))),
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    return made
+def jobs(made: Made) -> list[str]:
+    """What is to be run, as `scheduled_by` takes it."""
+    planned = {case: expand(None, own, ROOT / "config").experiments[0] for case, own in ALL.items()}
+    return [Job(one.experiment, made.run(case)).to_json() for case, one in planned.items()]
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    return make(sys.executable, tmp_path_factory.mktemp("here"))
+def here(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    made = Made(tmp_path_factory.mktemp("here"))
+    assert warm.call(scheduled_by.make, made.directory, MODELS, jobs(made)) == 0
+    return made
 
 
 @pytest.fixture(scope="module", params=OTHERS)
@@ -92,7 +81,18 @@ def release(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def other(release: str, require: Require, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    return make(python_of(release, require), tmp_path_factory.mktemp("other"))
+    python, made = python_of(release, require), Made(tmp_path_factory.mktemp("other"))
+    own = jobs(made)
+    ended = subprocess.run(
+        [python, "-m", "tests.engine.scheduled_by", str(made.directory), *MODELS],
+        input="\n".join(own),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=measured_environment(Job.of_json(own[0]).experiment),
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return made
 
 
 def test_every_release_that_schedules_is_tried_here():
