@@ -19,7 +19,7 @@ MOVED = ("kvscope-cluster", "kvscope-explain", "kvscope-record", "kvscope-rehear
 MOST_NAMES = 120
 OF_VLLM = {"vllm"}
 """Faces that are for processes of vLLM alone."""
-LIGHT = ("commands", "errors", "files", "recording", "words")
+LIGHT = ("commands", "errors", "files", "recording", "servers", "words")
 """Faces that are imported whenever `kvscope` starts, or in a server that is recorded."""
 
 
