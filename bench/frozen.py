@@ -9,7 +9,9 @@
 `bench/frozen/` has a file for each shipped study: the ids of its experiments and, of complete
 runs, a digest of all tables of each experiment, its verdict, and a digest of each column over all
 experiments; null where a study was not run. Modeled runs have no clock, so that all of it is the
-same on every machine; of measured ones it is the first repeat, without what a clock touches.
+same on every machine, but for the last digits of metrics, whose sums processors make in other
+orders: so many significant `digits` of a number count, all where that is null. Of measured runs it
+is the first repeat, without what a clock touches.
 `run` makes the runs of a modeled study, about as fast as `kvscope plan` says. `compare` plans each
 study again and, where its runs are in the results' directory, digests them again; it names what
 differs, and exits with 1 if anything does. `write STUDY [OVERRIDES]` freezes a study as it is now:
@@ -49,6 +51,9 @@ ROOT = Path(__file__).parents[1]
 FROZEN = ROOT / "bench" / "frozen"
 RUNS = ROOT / ".cache" / "judged"
 DIGEST_BYTES = 6
+DIGITS = 6
+SUMS = ("metrics", "repeat_metrics")  # tables whose last digits depend on the processor
+NOTHING = 1e-12  # what is closer to 0 is 0, in any unit
 OF_ONE_RUN = "run_sha256"  # of run.json, which has times of the wall clock and the machine
 COUNTED = (
     *("workload", "requests", "steps", "batch", "preemptions", "transfers", "kv_groups"),
@@ -64,10 +69,14 @@ MOST_NAMED = 5  # experiments and columns in a line
 
 @dataclass
 class Frozen:
-    """A study: of each experiment, by id, digest (or ?) and verdict, or None; digests by column."""
+    """A study: of each experiment, by id, digest (or ?) and verdict, or None; digests by column.
+
+    So many significant digits of a number count, all of them where `digits` is None.
+    """
 
     study: str
     overrides: list[str]
+    digits: int | None = None
     experiments: dict[str, str | None] = field(default_factory=dict)
     columns: dict[str, str] = field(default_factory=dict)
 
@@ -82,14 +91,16 @@ class Frozen:
         self.file.write_text(json.dumps(asdict(self), indent=0) + "\n", encoding="utf-8")
 
 
-def freeze(study: str, overrides: Sequence[str], results: Path) -> Frozen:
+def freeze(
+    study: str, overrides: Sequence[str], results: Path, digits: int | None = DIGITS
+) -> Frozen:
     """A study as it is now; runs that are not in `results` have None."""
-    found = Frozen(study, list(overrides))
+    found = Frozen(study, list(overrides), digits)
     columns: dict[str, list[str]] = {}
     for experiment in _planned(study, overrides):
         run = experiment_directory(results, experiment.id)
         known = (run / "run.done").exists() and (tables_directory(run) / "analyse.json").exists()
-        digests = _digests(run, measured=experiment.device.allocates) if known else {}
+        digests = _digests(run, experiment.device.allocates, digits) if known else {}
         for name, digest in digests.items():
             columns.setdefault(name, []).append(digest)
         found.experiments[experiment.id] = _summary(run, digests) if known else None
@@ -102,7 +113,7 @@ def _planned(study: str, overrides: Sequence[str]) -> list[Experiment]:
     return [one.experiment for one in expand(study, list(overrides), ROOT / "config").experiments]
 
 
-def _digests(run: Path, measured: bool) -> dict[str, str]:
+def _digests(run: Path, measured: bool, digits: int | None = None) -> dict[str, str]:
     """The digest of each column of a run's tables; if it was measured, of those with counts."""
     found = {}
     for directory in {run, tables_directory(run)}:
@@ -112,8 +123,18 @@ def _digests(run: Path, measured: bool) -> dict[str, str]:
             table = _counts(pq.read_table(path)) if measured else pq.read_table(path)
             for name in table.column_names:
                 if name != OF_ONE_RUN:
-                    found[f"{path.stem}.{name}"] = _digest(table.column(name).to_pylist())
+                    values = _values(table.column(name), digits if path.stem in SUMS else None)
+                    found[f"{path.stem}.{name}"] = _digest(values)
     return found
+
+
+def _values(column: pa.ChunkedArray, digits: int | None) -> list[Any]:
+    """The values of a column, numbers that are not whole with so many significant digits."""
+    values: list[Any] = column.to_pylist()
+    if digits is None or not pa.types.is_floating(column.type):
+        return values
+    rounded = (None if one is None else float(f"{one:.{digits}g}") for one in values)
+    return [0.0 if one is not None and abs(one) < NOTHING else one for one in rounded]
 
 
 def _counts(table: pa.Table) -> pa.Table:
@@ -189,7 +210,7 @@ def compare(study: str | None, overrides: Sequence[str], results: Path) -> int:
         frozen = Frozen(**json.loads(path.read_text(encoding="utf-8")))
         if study not in (None, frozen.study) or list(overrides) not in ([], frozen.overrides):
             continue
-        now = freeze(frozen.study, frozen.overrides, results)
+        now = freeze(frozen.study, frozen.overrides, results, frozen.digits)
         found = [*differences(frozen, now)]
         compared = sum(digest is not None for digest in now.experiments.values())
         print(f"{path.stem}: {len(now.experiments)} ids, {compared} runs compared", flush=True)

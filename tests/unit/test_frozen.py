@@ -79,6 +79,29 @@ def test_one_cell_is_named_by_its_experiment_and_column(frozen: ModuleType, resu
     ]
 
 
+@pytest.mark.parametrize(
+    ("apart", "digits", "differs"),
+    [
+        (1e-12, 6, False),
+        (1e-12, None, True),
+        (1e-4, 6, True),
+        (1e-4, None, True),
+    ],
+)
+def test_the_last_digits_of_a_metric_do_not_count(
+    frozen: ModuleType, results: Path, apart: float, digits: int | None, differs: bool
+) -> None:
+    """Nor does what is as good as 0: processors add up in different orders."""
+    before = frozen.freeze(STUDY, OVERRIDES, results, digits)
+    for place in (0, 2):  # whose metrics are 0 and 2
+        path = tables_directory(run_of(results, place)) / "metrics.parquet"
+        metrics = pd.read_parquet(path)
+        metrics["value"] += apart if place else apart * 1e-3
+        metrics.to_parquet(path)
+    now = frozen.freeze(STUDY, OVERRIDES, results, digits)
+    assert bool([*frozen.differences(before, now)]) == differs
+
+
 def test_a_verdict_and_a_table_that_is_gone_are_seen(frozen: ModuleType, results: Path) -> None:
     before = frozen.freeze(STUDY, OVERRIDES, results)
     verdict(run_of(results, 0), valid=False)
