@@ -16,9 +16,7 @@ import pandas as pd
 from kvscope import accounts, earlier, runfile, tables
 from kvscope.accounts import ANALYSED, COLLECTED
 from kvscope.errors import BadInput
-from kvscope.layout import (
-    tables_directory,
-)
+from kvscope.layout import MANIFEST, RESULTS, STUDIES, tables_directory
 from kvscope.run_data import RunData, of_repeat
 from kvscope.runschema import EVIDENCE, TRANSFERS, RunRecord
 from kvscope.tables import ANALYSIS_TABLES, HOST_TABLES, Table
@@ -173,3 +171,8 @@ class Run(RunData):
     def account(self, name: str) -> dict[str, Any]:
         """Read collect.json or analyse.json; StaleResult if made from another measurement."""
         return accounts.read(self.tables_directory, name, self.directory)
+
+
+def studies(results: Path = RESULTS) -> list[str]:
+    """Names of the studies that have a manifest, sorted."""
+    return sorted(path.parent.name for path in results.glob(f"{STUDIES}/*/{MANIFEST}"))

@@ -12,12 +12,11 @@ from kvscope.files import read_json
 from kvscope.layout import (
     MANIFEST,
     RESULTS,
-    STUDIES,
     UNFINISHED,
     experiment_directory,
     study_directory,
 )
-from kvscope.results import Run
+from kvscope.results import Run, studies
 from kvscope.tables import COMPARISONS, METRICS, Table
 
 
@@ -94,8 +93,3 @@ class Study:
             _ = self.manifest  # raises BadInput that lists the planned studies, if this is not one
             raise BadInput(f"{path}: no such file; {self._remedy}")
         return tables.read(table, path)
-
-
-def studies(results: Path = RESULTS) -> list[str]:
-    """Names of the studies that have a manifest, sorted."""
-    return sorted(path.parent.name for path in results.glob(f"{STUDIES}/*/{MANIFEST}"))

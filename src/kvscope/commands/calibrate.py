@@ -91,7 +91,7 @@ def _measured_runs(words: Sequence[str], results: Path) -> list[Path]:
     A word with a slash in it is a directory, also where a study has the same name. BadInput names a
     word that is neither, and a study without a complete run.
     """
-    from kvscope.study_results import studies
+    from kvscope.results import studies
 
     planned = studies(results)
     found: list[Path] = []

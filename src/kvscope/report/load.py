@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from kvscope import accounts, runfile, study_results, tables
+from kvscope import accounts, results, runfile, tables
 from kvscope.accounts import ANALYSED, COLLECTED
 from kvscope.analyse.checklist import read_verdicts
 from kvscope.analyse.records import Records
@@ -55,7 +55,7 @@ def load(what: list[str], place: Path) -> StudyData:
     A word with a slash in it is a directory, also where a study has the same name. BadInput if
     there is neither.
     """
-    studies = study_results.studies(place)
+    studies = results.studies(place)
     if len(what) == 1 and "/" not in what[0] and what[0] in studies:
         return load_study(what[0], place)
     missing = [name for name in what if not Path(name).is_dir()]
