@@ -127,7 +127,7 @@ def _api_table() -> str:
 
 
 def _exported(module: ast.Module) -> list[str]:
-    """What a module lists in `__all__`."""
+    """Names that a module lists in `__all__`."""
     for node in module.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return list(ast.literal_eval(node.value))

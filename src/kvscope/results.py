@@ -60,7 +60,7 @@ class Run(RunData):
 
     @cached_property
     def evidence(self) -> frozenset[str]:
-        """What its records hold (`kvscope.evidence`)."""
+        """Names of the evidence that its records hold (`kvscope.evidence`)."""
         if self.record.schema_version < EVIDENCE:
             return earlier.evidence_of(self.directory, self.record)
         return frozenset(self.record.evidence)
@@ -79,7 +79,7 @@ class Run(RunData):
 
     @cached_property
     def table_sources(self) -> frozenset[str]:
-        """What its tables say of that; those of another measurement are left out."""
+        """Time sources that its tables name; tables of another measurement are left out."""
         return frozenset(source for table in SOURCED for source in self._sources(table))
 
     # ------------------------------------------------------------------ tables of other packages

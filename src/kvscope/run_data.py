@@ -90,7 +90,7 @@ class RunData(ABC):
     @property
     @abstractmethod
     def evidence(self) -> frozenset[str]:
-        """What its records hold (`kvscope.evidence`)."""
+        """Names of the evidence that its records hold (`kvscope.evidence`)."""
 
     @property
     @abstractmethod
@@ -100,7 +100,7 @@ class RunData(ABC):
     @property
     @abstractmethod
     def table_sources(self) -> frozenset[str]:
-        """What its tables say of that."""
+        """Time sources that the rows of its tables name."""
 
     @abstractmethod
     def read_table(self, name: str) -> pd.DataFrame:

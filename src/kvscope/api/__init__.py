@@ -1,4 +1,4 @@
-"""What packages that extend kvscope import of it: each module below is a face for one subject.
+"""The interface for packages that extend kvscope: each module below is a face for one subject.
 
 A face re-exports names of kvscope's own modules, and importing it costs what these cost: no face
 for planning or for reading results imports torch or vLLM. What a face lists in `__all__` keeps its

@@ -1,4 +1,4 @@
-"""What overflow policies do with the blocks of preempted requests."""
+"""Actions of overflow policies on the blocks of preempted requests."""
 
 from kvscope.actions import action
 

@@ -1,4 +1,4 @@
-"""What is asked of vLLM in a process of it; importing this imports vLLM.
+"""Access to vLLM inside one of its processes; importing this module imports vLLM.
 
 `platforms` says what vLLM computes on: `is_cuda`, `is_vllms`.
 """

@@ -63,27 +63,27 @@ _COST = COLUMNS["preemptions"].index("cost_s")
 
 
 class Replayed(Protocol):
-    """What rows are made of: how far a replay has come (`twin.Twin`).
-
-    `used_by_group` are blocks of each KV group that requests hold, `away` the requests that do not
-    wait; `tokens_used` and `host_used` (blocks) are at least and at most so many.
-    """
+    """State of a replay that rows are made from (`twin.Twin`)."""
 
     rules: Rules
     told: Told
     step: int
 
     @property
-    def away(self) -> int: ...  # noqa: D102
+    def away(self) -> int:
+        """Requests that do not wait."""
 
     @property
-    def used_by_group(self) -> list[int]: ...  # noqa: D102
+    def used_by_group(self) -> list[int]:
+        """Blocks of each KV group that requests hold."""
 
     @property
-    def tokens_used(self) -> tuple[int, int]: ...  # noqa: D102
+    def tokens_used(self) -> tuple[int, int]:
+        """Tokens in the cache, at least and at most."""
 
     @property
-    def host_used(self) -> tuple[int, int]: ...  # noqa: D102
+    def host_used(self) -> tuple[int, int]:
+        """Blocks of the host in use, at least and at most."""
 
 
 class Rows:

@@ -95,7 +95,7 @@ class ProfilerSettings(Part):
 
 
 class ChosenDevice(Protocol):
-    """What other options may ask of the device of an experiment (`kvscope.plan.device.Device`)."""
+    """Attributes of the device that other options may read (`kvscope.plan.device.Device`)."""
 
     allocates: ClassVar[bool]
     caches_prefixes: ClassVar[bool]
@@ -113,7 +113,7 @@ class ChosenDevice(Protocol):
 
 
 class ChosenBatching(Protocol):
-    """What other options may ask of the batching policy (`kvscope.plan.policy.Batching`)."""
+    """Attributes of the batching policy that other options may read (`plan.policy.Batching`)."""
 
     @property
     def name(self) -> str:
@@ -125,7 +125,7 @@ class ChosenBatching(Protocol):
 
 
 class ChosenOverflow(Protocol):
-    """What other options may ask of the overflow policy (`kvscope.plan.policy.Overflow`)."""
+    """Attributes of the overflow policy that other options may read (`plan.policy.Overflow`)."""
 
     @property
     def name(self) -> str:

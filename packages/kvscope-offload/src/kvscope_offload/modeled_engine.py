@@ -21,7 +21,7 @@ RECORDED_PASSES = 4  # the first ones, whose lanes a page shows
 
 
 class ModeledGpu(Protocol):
-    """What is asked of a device that models a GPU (`device.OffloadModeled`)."""
+    """Attributes of a device that models a GPU (`device.OffloadModeled`)."""
 
     @property
     def numbers(self) -> Hardware:

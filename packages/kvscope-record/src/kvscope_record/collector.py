@@ -1,4 +1,4 @@
-"""What `kvscope collect` makes of a recording's directory."""
+"""The collector of `kvscope collect` for the directory of a recording."""
 
 from pathlib import Path
 

@@ -45,7 +45,7 @@ class Uses:
 
 
 class Used(Protocol):
-    """What streams share: memory (`memory.Region`), or a part of it.
+    """Memory that streams share (`memory.Region`).
 
     `written` is the last operation that wrote to it, None if the host did.
     """

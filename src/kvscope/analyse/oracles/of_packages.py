@@ -38,7 +38,7 @@ def _loaded(name: str, own: Collection[str]) -> RunOracle:
 
 
 def _guarded(oracle: RunOracle, where: str) -> Callable[[RunTables], Violations | None]:
-    """The oracle's function, of which every fault is an error that names its package."""
+    """The oracle's function; whatever it raises or wrongly returns becomes a BadInput."""
 
     @wraps(oracle.function)
     def judged(run: RunTables) -> Violations | None:

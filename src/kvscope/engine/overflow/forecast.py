@@ -10,7 +10,7 @@ from kvscope.engine.overflow.policy import Growth, Outlook, Victim
 
 
 class KnownRequest(Protocol):
-    """What is asked of a request of vLLM's."""
+    """Attributes of vLLM's requests that a forecast reads."""
 
     request_id: str
     arrival_time: float
@@ -29,7 +29,7 @@ class KnownRequest(Protocol):
 
 
 class KnownScheduler(Protocol):
-    """What is asked of the scheduler: `engine.vllm.scheduler.PolicyScheduler`."""
+    """Attributes of the scheduler that a forecast reads (`vllm.scheduler.PolicyScheduler`)."""
 
     requests: Any  # by their ids
     waiting: Any  # in order

@@ -1,4 +1,4 @@
-"""What every engine does once with vLLM's modules, for a process that engines are forked from.
+"""Imports and settings of vLLM that are made once, in the process that engines are forked from.
 
 Nothing of vLLM is imported with this module.
 """

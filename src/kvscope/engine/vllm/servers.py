@@ -1,4 +1,4 @@
-"""What a recorder meets in a server of vLLM: its schedulers, when they are made, and its log.
+"""Parts of a vLLM server that a recorder uses: its schedulers, when they are made, and its log.
 
 Nothing of vLLM is imported with this module: it is part of every process of a recorded server.
 """

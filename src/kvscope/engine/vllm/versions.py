@@ -1,4 +1,4 @@
-"""The releases of vLLM that kvscope knows: what each may be used for, and what differs in them.
+"""The releases of vLLM that kvscope supports, the uses of each, and the differences between them.
 
 What is not named here is the same in all, and used as it is. Only the standard library is imported
 with this module.
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Uses(NamedTuple):
-    """What a release is tried for, and may be used for."""
+    """Uses that a release has been tested for."""
 
     recordings: bool
     """`kvscope record` records its servers: tests/engine/test_record.py."""

@@ -1,1 +1,1 @@
-"""What devices without a worker share: a virtual clock, and what their costs must say."""
+"""Shared parts of devices without a worker: the virtual clock, and the protocol of costs."""
