@@ -102,6 +102,30 @@ def test_any_other_value_in_any_cell_violates_an_oracle(
     assert unnoticed == []
 
 
+# Of a cell: table, column, what nobody may write there, and what is said of it.
+IMPOSSIBLE = [
+    ("batch", "scheduled_tokens", 0, "batch: scheduled_tokens is less than 1"),
+    ("batch", "phase", "mixed", "batch: phase is none of prefill, decode"),
+    ("steps", "requests", -1, "steps: requests is negative"),
+    ("transfers", "direction", "up", "transfers: direction is none of out, in"),
+    ("workload", "after", ["no such"], "workload: follows a request that is not in it"),
+]
+
+
+@pytest.mark.parametrize(("table", "column", "value", "words"), IMPOSSIBLE)
+def test_a_value_that_a_column_cannot_have_is_named(
+    table: str, column: str, value: object, words: str, runs: dict[str, Records]
+) -> None:
+    run = runs["small pool"]
+    frame = frame_of(run, table)
+    values = frame[column].astype(object)
+    values.iloc[0] = value
+    other = run.variant(**{table: frame.assign(**{column: values.infer_objects()})})
+    found = violated(other)
+    assert list(found) == ["rows_wrong"]
+    assert found["rows_wrong"].endswith(words)
+
+
 @pytest.mark.parametrize("table", NAMES)
 def test_a_row_lost_or_repeated_violates_an_oracle(table: str, runs: dict[str, Records]) -> None:
     run = runs["small pool"]

@@ -26,6 +26,12 @@ def test_every_column_has_a_role_and_evidence_by_known_names():
     assert {word for _, column in COLUMNS for word in column.evidence} <= evidence.ALL
 
 
+def test_the_words_that_a_text_may_have_stand_in_its_meaning():
+    worded = [(column, word) for _, column in COLUMNS for word in column.words]
+    assert worded
+    assert [(c.name, word) for c, word in worded if f"'{word}'" not in c.meaning] == []
+
+
 def test_tentative_tokens_and_those_that_are_kept_are_told_of_the_same_runs():
     for table in tables.TABLES.values():
         columns = {column.name: column for column in table.columns}

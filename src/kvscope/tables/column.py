@@ -40,7 +40,8 @@ class Column:
     `null` says whether the column may be null though a run has it: ROWS, in any row; RUNS, in all
     rows of a run or in none; '', never. `kept`, of a column of tentative tokens, which a pass
     computes before it is known whether they are right: the column that counts those that were. The
-    others leave the cache after the pass.
+    others leave the cache after the pass. `words` are the texts that it may have, any if there are
+    none, and `least` the least number.
     """
 
     name: str
@@ -50,6 +51,8 @@ class Column:
     evidence: tuple[str, ...] = ()
     null: str = ""
     kept: str = ""
+    words: tuple[str, ...] = ()
+    least: int = 0
 
     @property
     def can_lack(self) -> bool:
@@ -65,8 +68,10 @@ def _column(
     *evidence: str,
     null: str = "",
     kept: str = "",
+    words: tuple[str, ...] = (),
+    least: int = 0,
 ) -> Column:
-    return Column(name, type_, meaning, role, evidence, null, kept)
+    return Column(name, type_, meaning, role, evidence, null, kept, words, least)
 
 
 key, told, witnessed, derived, fact = (partial(_column, role) for role in ROLES)

@@ -28,7 +28,12 @@ TRANSFERS = Table(
             "request it belongs to; null if it is of several of the pass",
             null=ROWS,
         ),
-        key("direction", TEXT, "'out' of the KV cache to the host, or 'in'"),
+        key(
+            "direction",
+            TEXT,
+            "'out' of the KV cache to the host, or 'in'",
+            words=("out", "in"),
+        ),
         key("kind", TEXT, "'kv' (K and V), or 'activations' (the inputs of attention)"),
         witnessed(
             "blocks", I32, "blocks of the KV cache that it reads or fills", "passes", "copies"

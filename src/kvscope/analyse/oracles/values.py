@@ -25,14 +25,17 @@ def rows_wrong(run: RunTables) -> Violations:
 
     No two rows have the same key. A column that must not be null has a finite value in every row;
     one whose evidence the run lacks has a value in every row or in none, unless it is told. No
-    time, duration, size or count is negative. Every row names a request of the workload and a
-    recorded pass; passes are numbered from 0, and every repeat has every request. A request
-    arrives by itself, after others, or before a pass. Without all passes, only whether values are
+    time, duration, size or count is negative, and a request of a pass has a token; a text is one of
+    those that its column may have. Every row names a request of the workload and a recorded pass;
+    passes are numbered from 0, and every repeat has every request. A request arrives by itself,
+    after others of the workload, or before a pass. Without all passes, only whether values are
     missing is known.
     """
     if not run.evidence.issuperset((PASSES, CLOCK)):
         return _missing(run)
-    return combine(_repeated(run), _missing(run), _negative(run), _without_owner(run))
+    return combine(
+        *(_repeated(run), _missing(run), _below(run), _other_words(run), _without_owner(run))
+    )
 
 
 def _repeated(run: RunTables) -> Violations:
@@ -86,21 +89,35 @@ def _missing_in_some(name: str, frame: pd.DataFrame, columns: list[str]) -> Viol
     return _bad_cell(name, frame, some, "has no value, as other rows have")
 
 
-def _negative(run: RunTables) -> Violations:
+def _below(run: RunTables) -> Violations:
+    found: list[Violations] = []
+    for table, frame in _tables(run):
+        for least in {column.least for column in table.columns}:
+            numbers = [c.name for c in table.columns if c.least == least]
+            cells = {
+                name: frame[name].to_numpy() < least
+                for name in numbers
+                if frame[name].dtype.kind in "if"
+            }
+            why = f"is less than {least}" if least else "is negative"
+            found.append(_bad_cell(table.name, frame, cells, why))
+    return combine(*found)
+
+
+def _other_words(run: RunTables) -> Violations:
     return combine(
         *(
-            _bad_cell(table.name, frame, _below_zero(frame), "is negative")
+            _bad(
+                table.name,
+                frame,
+                frame[column.name].notna() & ~frame[column.name].isin(column.words),
+                f"{column.name} is none of {', '.join(column.words)}",
+            )
             for table, frame in _tables(run)
+            for column in table.columns
+            if column.words
         )
     )
-
-
-def _below_zero(frame: pd.DataFrame) -> dict[str, Bools]:
-    return {
-        str(name): column.to_numpy() < 0
-        for name, column in frame.items()
-        if column.dtype.kind in "if"
-    }
 
 
 def time_source_differs(run: RunTables) -> Violations:
@@ -129,6 +146,11 @@ def _without_owner(run: RunTables) -> Violations:
             named = frame["request_id"].notna() | (name != tables.TRANSFERS.name)
             strange = (named & ~frame["request_id"].isin(known)).to_numpy()
             found.append(_bad(name, frame, strange, "not a request of the workload"))
+    followers = run.records.workload.dropna(subset="after")
+    strange = followers["after"].map(lambda others: not known.issuperset(np.atleast_1d(others)))
+    found.append(
+        _bad("workload", followers, strange.to_numpy(bool), "follows a request that is not in it")
+    )
     numbers, served = np.unique(run.records.requests["repeat"].dropna(), return_counts=True)
     words = f"{{served}} of {len(known)} requests"
     repeats, few = pd.DataFrame({"repeat": numbers}), served != len(known)

@@ -123,7 +123,7 @@ def repeats_apart(run: RunTables, between_s: float) -> Violations:
     Without a warm-up, the first one begins with the clock.
     """
     clock = repeats_of(run)
-    last_s = run.steps.groupby("repeat")["end_s"].max().to_numpy(float)
+    last_s = run.steps.groupby("repeat")["end_s"].max().reindex(clock["repeat"]).to_numpy(float)
     due_s = last_s + between_s
     ends_ns = clock["start_ns"] + np.rint(clock["duration_s"] / NANOSECONDS).astype(np.int64)
     wrong = differs(clock["duration_s"], due_s)
