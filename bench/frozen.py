@@ -11,7 +11,8 @@ runs, a digest of all tables of each experiment, its verdict, and a digest of ea
 experiments; null where a study was not run. Modeled runs have no clock, so that all of it is the
 same on every machine, but for the last digits of metrics, whose sums processors make in other
 orders: so many significant `digits` of a number count, all where that is null. Of measured runs it
-is the first repeat, without what a clock touches.
+is the first repeat, without what a clock touches; where a study was run with `repeats=1`, which
+takes about half the time, it is that repeat.
 `run` makes the runs of a modeled study, about as fast as `kvscope plan` says. `compare` plans each
 study again and, where its runs are in the results' directory, digests them again; it names what
 differs, and exits with 1 if anything does. `write STUDY [OVERRIDES]` freezes a study as it is now:
@@ -54,6 +55,7 @@ DIGEST_BYTES = 6
 DIGITS = 6
 SUMS = ("metrics", "repeat_metrics")  # tables whose last digits depend on the processor
 NOTHING = 1e-12  # what is closer to 0 is 0, in any unit
+FIRST = "repeats=1"  # of a measured run, all that is frozen
 OF_ONE_RUN = "run_sha256"  # of run.json, which has times of the wall clock and the machine
 COUNTED = (
     *("workload", "requests", "steps", "batch", "preemptions", "transfers", "kv_groups"),
@@ -63,6 +65,7 @@ COUNTS = ["passes", "requests", "preemptions", "tokens", "blocks", "B"]
 """Tables, and units of metrics, of a measured run that are the same whenever it is measured."""
 TIMES = ("_s", "_ns")
 BY_CLOCK = ("stalled", "place", "campaign", "round", "waiting", "repeats_valid")
+BY_REPEATS = ("experiment_id", "ci_low", "ci_high")  # how many were asked for
 WEIGHTED = ["pass_requests_mean", "stalled_passes"]  # metrics in such units, by the clock as well
 MOST_NAMED = 5  # experiments and columns in a line
 
@@ -97,13 +100,15 @@ def freeze(
     """A study as it is now; runs that are not in `results` have None."""
     found = Frozen(study, list(overrides), digits)
     columns: dict[str, list[str]] = {}
-    for experiment in _planned(study, overrides):
-        run = experiment_directory(results, experiment.id)
-        known = (run / "run.done").exists() and (tables_directory(run) / "analyse.json").exists()
-        digests = _digests(run, experiment.device.allocates, digits) if known else {}
+    for experiment, first in zip(
+        _planned(study, overrides), _planned(study, [*overrides, FIRST]), strict=True
+    ):
+        measured = experiment.device.allocates
+        run = _run_of([experiment, first] if measured else [experiment], results)
+        digests = _digests(run, measured, digits) if run else {}
         for name, digest in digests.items():
             columns.setdefault(name, []).append(digest)
-        found.experiments[experiment.id] = _summary(run, digests) if known else None
+        found.experiments[experiment.id] = _summary(run, digests) if run else None
     if None not in found.experiments.values():
         found.columns = {name: _digest(sorted(each)) for name, each in sorted(columns.items())}
     return found
@@ -111,6 +116,17 @@ def freeze(
 
 def _planned(study: str, overrides: Sequence[str]) -> list[Experiment]:
     return [one.experiment for one in expand(study, list(overrides), ROOT / "config").experiments]
+
+
+def _run_of(experiments: Sequence[Experiment], results: Path) -> Path | None:
+    """The run of the first one that has its tables; None if none has."""
+    runs = [experiment_directory(results, one.id) for one in experiments]
+    complete = (
+        run
+        for run in runs
+        if (run / "run.done").exists() and (tables_directory(run) / "analyse.json").exists()
+    )
+    return next(complete, None)
 
 
 def _digests(run: Path, measured: bool, digits: int | None = None) -> dict[str, str]:
@@ -144,7 +160,8 @@ def _counts(table: pa.Table) -> pa.Table:
     if "metric" in table.column_names:
         timed = pc.is_in(table["metric"], pa.array(WEIGHTED))
         table = table.filter(pc.and_not(pc.is_in(table["unit"], pa.array(COUNTS)), timed))
-    kept = [one for one in table.column_names if not one.endswith(TIMES) and one not in BY_CLOCK]
+    others = {*BY_CLOCK, *BY_REPEATS}
+    kept = [one for one in table.column_names if not one.endswith(TIMES) and one not in others]
     return table.select(kept)
 
 
@@ -197,7 +214,10 @@ def run(study: str, overrides: Sequence[str], results: Path) -> int:
     """Run the modeled experiments of a study, one after another, with their tables."""
     planned = _planned(study, overrides)
     if any(one.device.allocates for one in planned):
-        raise BadInput(f"{study}: measured experiments are run by snakemake")
+        raise BadInput(
+            f"{study}: measured experiments are run by snakemake: `--config study={study} "
+            f'overrides="{" ".join([*overrides, FIRST])}"`'
+        )
     jobs = [Job(one, experiment_directory(results, one.id), tables=True) for one in planned]
     with Line(sys.stderr) as line:
         return run_modeled(jobs, line)
@@ -264,4 +284,7 @@ def _judges(given: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except BadInput as error:
+        sys.exit(f"error: {error}")
