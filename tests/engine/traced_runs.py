@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from kvscope.collect.collector import collect_run
-from kvscope.engine.devices.platform import Platform
+from kvscope.engine.devices.vllm_platform import VllmPlatform
 from kvscope.engine.layers import transformer_blocks
 from kvscope.engine.vllm import build
 from kvscope.files import read_json
@@ -62,7 +62,7 @@ def experiment(*overrides: str) -> Experiment:
 
 
 @contextmanager
-def digested(platform: Platform, directory: Path) -> Iterator[build.VllmEngine]:
+def digested(platform: VllmPlatform, directory: Path) -> Iterator[build.VllmEngine]:
     """An engine whose transformer blocks' outputs are all hashed into `digest`."""
     with build.run_engine(platform, directory) as engine:
         engine.llm.apply_model(hash_outputs)
@@ -92,7 +92,7 @@ def run(chosen: Experiment, directory: Path) -> tuple[str, pd.Series]:
     numba.set_num_threads(min(chosen.device.threads, numba.config.NUMBA_NUM_THREADS))
     with (
         hold_lock(directory, SUPERVISOR_LOCK),  # without it the session would end itself
-        mock.patch.object(Platform, "run_engine", digested),
+        mock.patch.object(VllmPlatform, "run_engine", digested),
     ):
         code = session.main(directory, annotate=False)
     facts = read_json(directory / SESSION_FILE)

@@ -5,8 +5,10 @@ import re
 import subprocess
 import sys
 import tomllib
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +57,35 @@ def test_importing_the_versions_of_vllm_imports_the_standard_library_alone():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "{'kvscope'}", done.stderr
+
+
+def circle(graph: grimp.ImportGraph) -> list[str]:
+    """Modules of which each imports the one before it, if there are any such."""
+    imports = {one: graph.find_modules_directly_imported_by(one) for one in graph.modules}
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        found: list[str] = error.args[1]
+        return found
+    return []
+
+
+def test_no_modules_import_one_another_in_a_circle():
+    """Imports in functions and those for type checkers count."""
+    packages = [one.name.replace("-", "_") for one in (ROOT / "packages").glob("kvscope-*")]
+    assert len(packages) >= 5
+    assert circle(grimp.build_graph("kvscope", *packages, cache_dir=None)) == []
+
+
+def test_a_circle_that_only_a_type_checker_walks_is_found(tmp_path, monkeypatch):
+    package = tmp_path / "round_trip"
+    package.mkdir()
+    later = "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    import round_trip.there\n"
+    for name, text in {"__init__": "", "here": later, "there": "import round_trip.here\n"}.items():
+        (package / f"{name}.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = circle(grimp.build_graph("round_trip", cache_dir=None))
+    assert set(found) == {"round_trip.here", "round_trip.there"}
 
 
 def test_every_dependency_is_pinned():

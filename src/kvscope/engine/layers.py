@@ -13,7 +13,7 @@ import torch
 from kvscope.ranges import LAYER
 
 if TYPE_CHECKING:
-    from kvscope.engine.vllm.run_recorder import RunRecorder
+    from kvscope.engine.current import CurrentRecording
 
 
 def transformer_blocks(model: torch.nn.Module) -> torch.nn.ModuleList:
@@ -28,7 +28,7 @@ class LayerTimer:
     Their `forward` is wrapped. Hooks would have PyTorch take a slower way to call it.
     """
 
-    def __init__(self, recorder: "RunRecorder") -> None:
+    def __init__(self, recorder: "CurrentRecording") -> None:
         self._recorder = recorder
         self._blocks: Sequence[Any] = ()
 

@@ -147,10 +147,9 @@ def _without_owner(run: RunTables) -> Violations:
             strange = (named & ~frame["request_id"].isin(known)).to_numpy()
             found.append(_bad(name, frame, strange, "not a request of the workload"))
     followers = run.records.workload.dropna(subset="after")
-    strange = followers["after"].map(lambda others: not known.issuperset(np.atleast_1d(others)))
-    found.append(
-        _bad("workload", followers, strange.to_numpy(bool), "follows a request that is not in it")
-    )
+    apart = followers["after"].map(lambda others: not known.issuperset(np.atleast_1d(others)))
+    why = "follows a request that is not in it"
+    found.append(_bad("workload", followers, apart.to_numpy(bool), why))
     numbers, served = np.unique(run.records.requests["repeat"].dropna(), return_counts=True)
     words = f"{{served}} of {len(known)} requests"
     repeats, few = pd.DataFrame({"repeat": numbers}), served != len(known)

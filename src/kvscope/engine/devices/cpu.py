@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kvscope.engine.devices.platform import Platform
+from kvscope.engine.devices.vllm_platform import VllmPlatform
 from kvscope.engine.vllm.preload import CPU_WORKER
 from kvscope.errors import BadInput
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kvscope.engine.attention.cpu.tracer import CpuTracer
 
 
-class CpuPlatform(Platform):
+class CpuPlatform(VllmPlatform):
     """vLLM takes its CPU backend whatever is requested, so kvscope's is put in its place."""
 
     slot: ClassVar[str] = "CPU_ATTN"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kvscope.copies import DEVICE_CLOCK
-from kvscope.engine.devices.platform import Platform
+from kvscope.engine.devices.vllm_platform import VllmPlatform
 from kvscope.engine.vllm.preload import GPU_WORKER
 from kvscope.errors import BadInput
 from kvscope.time_sources import MEASURED, REHEARSED
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kvscope.engine.attention.cuda.tracer import CudaTracer
 
 
-class CudaPlatform(Platform):
+class CudaPlatform(VllmPlatform):
     """Copies and kernels are launched, and timed on the GPU."""
 
     backends: ClassVar[Mapping[str, str]] = {

@@ -1,6 +1,7 @@
 """The engine's view of a device, and that of the process that runs the engine."""
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,8 +15,7 @@ from kvscope.time_sources import BY_CLOCK
 
 if TYPE_CHECKING:
     from kvscope.engine.attention.tracer import Tracer
-    from kvscope.engine.vllm.run_recorder import RunRecorder
-    from kvscope.engine.vllm.scheduler import PolicyScheduler
+    from kvscope.engine.current import CurrentRecording
 
 
 class Platform:
@@ -56,11 +56,9 @@ class Platform:
         """The class of kvscope's attention that the experiment uses; None for vLLM's attention."""
         return self.backends.get(self.experiment.engine.attention)
 
+    @abstractmethod
     def run_engine(self, directory: Path) -> AbstractContextManager[Any]:
-        """The engine of the experiment, until the end of a `with` block: vLLM's."""
-        from kvscope.engine.vllm.build import run_engine
-
-        return run_engine(self, directory)
+        """The engine of the experiment (`kvscope.engine.port`), until the end of a `with` block."""
 
     def require(self) -> None:
         """Raise BadInput where this process cannot compute on the device."""
@@ -81,7 +79,7 @@ class Platform:
         """Of a device that does not compute: what memory its pool is, and a block's pieces."""
         return {"host_memory": None, "pieces_per_block": None}
 
-    def observe(self, scheduler: "PolicyScheduler", recorder: "RunRecorder") -> None:
+    def observe(self, scheduler: Any, recorder: "CurrentRecording") -> None:
         """Hook: called with the engine's scheduler and recorder before the first pass."""
 
     def after_pass(self) -> None:

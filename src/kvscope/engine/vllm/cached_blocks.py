@@ -17,7 +17,7 @@ from kvscope.engine.recording import BlockEviction, BlockHit, CachedBlock
 from kvscope.engine.request_ids import external_id
 
 if TYPE_CHECKING:
-    from kvscope.engine.vllm.run_recorder import RunRecorder
+    from kvscope.engine.current import CurrentRecording
 
 
 class CachedBlocks:
@@ -27,7 +27,7 @@ class CachedBlocks:
     KV-cache manager allocates.
     """
 
-    def __init__(self, recorder: "RunRecorder", observer: SchedulerObserver) -> None:
+    def __init__(self, recorder: "CurrentRecording", observer: SchedulerObserver) -> None:
         self._recorder, self._observer = recorder, observer
         self._cached: dict[int, CachedBlock] = {}  # by block id
         self._hits: dict[int, int] = {}  # of each cached block

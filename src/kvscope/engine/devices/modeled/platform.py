@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from kvscope.engine.devices.virtual.platform import VirtualPlatform
 
 if TYPE_CHECKING:
+    from kvscope.engine.current import CurrentRecording
     from kvscope.engine.devices.modeled.cost import Cost
     from kvscope.engine.devices.modeled.tracer import ModeledTracer
-    from kvscope.engine.vllm.run_recorder import RunRecorder
     from kvscope.engine.vllm.scheduler import PolicyScheduler
 
 
@@ -32,7 +32,7 @@ class ModeledPlatform(VirtualPlatform):
         self.listener = ModeledTracer(self.experiment, self.clock, self.costs)
         return self.listener
 
-    def observe(self, scheduler: "PolicyScheduler", recorder: "RunRecorder") -> None:
+    def observe(self, scheduler: "PolicyScheduler", recorder: "CurrentRecording") -> None:
         """Layers have times of their own where they are traced."""
         super().observe(scheduler, recorder)
         if self.listener is not None:

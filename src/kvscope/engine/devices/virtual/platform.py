@@ -5,18 +5,18 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvscope.engine.devices.platform import Platform
 from kvscope.engine.devices.virtual.clock import VirtualClock
+from kvscope.engine.devices.vllm_platform import VllmPlatform
 from kvscope.plan.experiment import Experiment
 
 if TYPE_CHECKING:
+    from kvscope.engine.current import CurrentRecording
     from kvscope.engine.devices.virtual.costs import Costs
-    from kvscope.engine.vllm.run_recorder import RunRecorder
     from kvscope.engine.vllm.scheduler import PolicyScheduler
     from kvscope.engine.vllm.virtual.executor import PassListener
 
 
-class VirtualPlatform(Platform):
+class VirtualPlatform(VllmPlatform):
     """Nothing of the model is allocated or computed; a subclass has the costs."""
 
     listener: "PassListener | None" = None  # of passes
@@ -45,7 +45,7 @@ class VirtualPlatform(Platform):
         executor = executor_class(self.clock, self.costs, by_config, self.listener)
         return {"distributed_executor_backend": executor}
 
-    def observe(self, scheduler: "PolicyScheduler", recorder: "RunRecorder") -> None:
+    def observe(self, scheduler: "PolicyScheduler", recorder: "CurrentRecording") -> None:
         """Spare the scheduler's time."""
         from kvscope.engine.vllm.virtual.allocation import skip_needless_checks
 
