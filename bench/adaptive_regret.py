@@ -25,12 +25,12 @@ from kvscope.analyse.oracles.registry import judge_tables
 from kvscope.analyse.records import read_records
 from kvscope.analyse.serving_metrics import makespan_s
 from kvscope.errors import BadInput
-from kvscope.oracle import VIOLATED
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope.plan.hardware import files
 from kvscope.plan.hardware import hardware as data
 from kvscope.run.environment import measured_environment
+from kvscope.verdict import VIOLATED
 
 CONFIG = Path(__file__).parents[1] / "config"
 POLICIES = ("recompute", "swap", "activation", "adaptive")

@@ -20,8 +20,8 @@ from kvscope.analyse.oracles.registry import ORACLES, ROWS, judge_tables
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.records import Records
 from kvscope.errors import BadInput
-from kvscope.oracle import VIOLATED
 from kvscope.quantities import plural
+from kvscope.verdict import VIOLATED
 
 FROZEN = Path(__file__).parent / "frozen" / "judges"
 EDITS, FORGERIES = "edits.jsonl", "forgeries.jsonl"

@@ -374,6 +374,6 @@ def _untimed(run: Records) -> Records:
 
 
 def _verdicts(names: set[str]) -> list[Any]:
-    from kvscope.oracle import VIOLATED, Verdict
+    from kvscope.verdict import VIOLATED, Verdict
 
     return [Verdict(name, "", "", VIOLATED) for name in sorted(names)]

@@ -10,9 +10,9 @@ from typing import Any, Generic, TypeVar
 
 import numpy.typing as npt
 
-Subject = TypeVar("Subject")
+from kvscope.verdict import HELD, NOT_APPLICABLE, VIOLATED, Verdict
 
-HELD, VIOLATED, NOT_APPLICABLE = "held", "violated", "not applicable"
+Subject = TypeVar("Subject")
 
 
 @dataclass(frozen=True)
@@ -82,18 +82,6 @@ class Oracle(Generic[Subject]):
     @property
     def _paragraphs(self) -> list[str]:
         return [" ".join(part.split()) for part in (self.function.__doc__ or "").split("\n\n")]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The result of an oracle: held, violated or not applicable, and the first violation."""
-
-    name: str
-    sentence: str
-    needs: str
-    state: str
-    violations: int = 0
-    first: str = ""
 
 
 def verdict(oracle: Oracle[Subject], found: Violations | None) -> Verdict:

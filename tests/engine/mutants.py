@@ -13,12 +13,12 @@ from kvscope.analyse.records import Records
 from kvscope.engine.marks import Marks
 from kvscope.engine.recording import Recording
 from kvscope.evidence import ALL
-from kvscope.oracle import VIOLATED
 from kvscope.plan.experiment import load
 from kvscope.run import recorder
 from kvscope.run.recorder import RepeatContext, RepeatTables, Replay, RequestState
 from kvscope.stalls import find_stalls
 from kvscope.time_sources import MEASURED
+from kvscope.verdict import VIOLATED
 from kvscope.workload.requests import build, to_frame
 from tests.run_records import facts_of
 

@@ -8,8 +8,8 @@ import pytest
 
 from kvscope.analyse.check import check_run
 from kvscope.analyse.records import Records, read_records
-from kvscope.oracle import HELD, VIOLATED
 from kvscope.plan.grid import expand
+from kvscope.verdict import HELD, VIOLATED
 from tests.warm import Warm
 
 from .conftest import ROOT, Run

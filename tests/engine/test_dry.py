@@ -6,7 +6,7 @@ import pytest
 
 from kvscope.analyse.oracles.registry import judge_tables
 from kvscope.analyse.records import Records, read_records
-from kvscope.oracle import HELD, VIOLATED
+from kvscope.verdict import HELD, VIOLATED
 from tests.warm import Warm
 
 from .forged_runs import Forgery, everything, found, moved, scaled

@@ -20,9 +20,10 @@ from kvscope.analyse.oracles.registry import judge_tables
 from kvscope.analyse.records import Records, read_records
 from kvscope.analyse.validity import find_reasons
 from kvscope.errors import BadInput
-from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED, Oracle
+from kvscope.oracle import Oracle
 from kvscope.plan import registry
 from kvscope.tables.added import added_tables
+from kvscope.verdict import HELD, NOT_APPLICABLE, VIOLATED
 from tests.warm import Warm
 
 from .conftest import ROOT, kvscope

@@ -21,10 +21,10 @@ from kvscope.collect.oracles.registry import verdicts
 from kvscope.events import K_READ, K_WRITE, V_READ, V_WRITE
 from kvscope.files import read_json, write_json
 from kvscope.limits import LONGEST_FLUSH_BYTES
-from kvscope.oracle import HELD, NOT_APPLICABLE
 from kvscope.results import Run
 from kvscope.runfile import KERNEL_EVENTS, file_record
 from kvscope.tables import KV_EVENTS
+from kvscope.verdict import HELD, NOT_APPLICABLE
 from kvscope.zstd_lines import zstd_lines
 from tests.unit.kv_flushes import with_columns
 

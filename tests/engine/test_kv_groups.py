@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from kvscope.analyse.records import Records
-from kvscope.oracle import VIOLATED
+from kvscope.verdict import VIOLATED
 
 from .conftest import Runner, kvscope
 from .forged_runs import found, noticed

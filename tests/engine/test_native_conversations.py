@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from kvscope.analyse.records import read_records
-from kvscope.oracle import HELD, VIOLATED
+from kvscope.verdict import HELD, VIOLATED
 from tests.warm import Warm
 
 from .forged_runs import found, noticed

@@ -9,7 +9,7 @@ import pytest
 
 from kvscope.analyse.records import Records, read_records
 from kvscope.copies import IN, OUT
-from kvscope.oracle import HELD, VIOLATED
+from kvscope.verdict import HELD, VIOLATED
 from tests.warm import Warm
 
 from .forged_runs import Forgery, found, noticed, scaled

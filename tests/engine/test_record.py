@@ -18,10 +18,10 @@ from kvscope.analyse.experiment import analyse
 from kvscope.analyse.metrics import BY_NAME
 from kvscope.analyse.records import Records, read_records
 from kvscope.engine.vllm.versions import RECORDED
-from kvscope.oracle import HELD, VIOLATED
 from kvscope.passes import DECODE, PREFILL
 from kvscope.plan.grid import expand
 from kvscope.runfile import read_run
+from kvscope.verdict import HELD, VIOLATED
 from kvscope_record import replayed
 from kvscope_record.glance import look
 from kvscope_record.records import Scheduled

@@ -8,7 +8,7 @@ import pytest
 
 from kvscope.analyse.check import check_run
 from kvscope.analyse.records import Records, read_records
-from kvscope.oracle import HELD, VIOLATED
+from kvscope.verdict import HELD, VIOLATED
 from tests.warm import Warm
 
 from .cases import BATCHING

@@ -23,8 +23,8 @@ from kvscope.analyse.reason import Reason
 from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import coefficient_of_variation, estimate
 from kvscope.errors import BadInput
-from kvscope.oracle import HELD, VIOLATED, Verdict
 from kvscope.stalls import find_stalls
+from kvscope.verdict import HELD, VIOLATED, Verdict
 from tests.run_records import facts_of, record_of
 
 BLOCK_SIZE = 16

@@ -14,7 +14,7 @@ from kvscope.analyse.experiment import analyse
 from kvscope.analyse.oracles.registry import judge_tables
 from kvscope.analyse.records import Records, read_records
 from kvscope.errors import BadInput
-from kvscope.oracle import VIOLATED
+from kvscope.verdict import VIOLATED
 
 from .report_fixture import Fake, write_experiment
 

@@ -17,8 +17,8 @@ from kvscope.collect.kv.flushes import Flush, parse_flush
 from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.oracles.registry import ALL_ORACLES, NAMES, verdicts
 from kvscope.collect.oracles.run_facts import FoundBlocks, LayerTimes, RunFacts, Schedule, Sizes
-from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED
 from kvscope.report.reasons import reason_in_words
+from kvscope.verdict import HELD, NOT_APPLICABLE, VIOLATED
 
 from .kv_flushes import COLUMNS, K_READ, K_WRITE, V_READ, V_WRITE, Batch, tracing
 

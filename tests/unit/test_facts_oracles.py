@@ -18,12 +18,13 @@ from kvscope.collect.importer import content_digest
 from kvscope.copies import copies_of
 from kvscope.disturbed import judge_repeats
 from kvscope.errors import BadInput
-from kvscope.oracle import NOT_APPLICABLE, VIOLATED, judge
+from kvscope.oracle import judge
 from kvscope.plan.parts import Conditions, TracingSettings
 from kvscope.plan.policy import HostPools, Overflow
 from kvscope.runfile import KERNEL_EVENTS, NSYS_EXPORT
 from kvscope.runschema import RunRecord
 from kvscope.time_sources import REHEARSED
+from kvscope.verdict import NOT_APPLICABLE, VIOLATED
 from tests.run_records import record_of
 
 from .plugged_in import plug_in

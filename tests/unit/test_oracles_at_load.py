@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from kvscope.analyse.oracles import profiled
 from kvscope.analyse.oracles.registry import judge_tables
 from kvscope.analyse.records import Records, read_records
-from kvscope.oracle import VIOLATED
 from kvscope.runfile import NSYS_EXPORT
 from kvscope.stalls import find_stalls
+from kvscope.verdict import VIOLATED
 
 from .report_fixture import Fake, write_experiment
 

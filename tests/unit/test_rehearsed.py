@@ -22,7 +22,6 @@ from kvscope.analyse.records import Records, read_records
 from kvscope.cli import main
 from kvscope.collect.importer import PUBLISHED
 from kvscope.collect.timeline.perfetto import write_perfetto
-from kvscope.oracle import VIOLATED
 from kvscope.plan.devices.cuda import Cuda
 from kvscope.plan.grid import expand
 from kvscope.plan.layers import SHIPPED_CONFIG
@@ -36,6 +35,7 @@ from kvscope.report.tables import experiments_table
 from kvscope.results import Run
 from kvscope.runfile import file_records, read_run, write_run
 from kvscope.time_sources import MEASURED, MODELED, NOT_MEASURED, REHEARSED, mark_of
+from kvscope.verdict import VIOLATED
 from tests.run_records import facts_of
 
 from .report_fixture import Fake, write_study

@@ -14,7 +14,6 @@ import pytest
 
 from kvscope.analyse.experiment import analyse
 from kvscope.analyse.reason import NO_WARM_UP
-from kvscope.oracle import HELD, VIOLATED
 from kvscope.plan.devices.dry import Dry
 from kvscope.plan.experiment import dump
 from kvscope.plan.grid import expand
@@ -26,6 +25,7 @@ from kvscope.report.page import _origin, write_page
 from kvscope.report.render import Printed, scripts
 from kvscope.report.study import report
 from kvscope.runfile import file_record, read_run, write_run
+from kvscope.verdict import HELD, VIOLATED
 from tests.run_records import record_of
 
 from .report_fixture import Fake, write_study

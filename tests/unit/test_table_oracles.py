@@ -12,7 +12,8 @@ from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.oracles.times import given_up_wrong
 from kvscope.analyse.records import Records, read_records
 from kvscope.errors import BadInput
-from kvscope.oracle import HELD, NONE, NOT_APPLICABLE, VIOLATED
+from kvscope.oracle import NONE
+from kvscope.verdict import HELD, NOT_APPLICABLE, VIOLATED
 from tests.run_records import facts_of
 
 from .report_fixture import Fake, write_experiment

@@ -20,7 +20,6 @@ from kvscope.collect.collector import collect_run
 from kvscope.errors import BadInput, CannotWrite, KvscopeError
 from kvscope.files import read_json
 from kvscope.layout import tables_directory
-from kvscope.oracle import VIOLATED, Verdict
 from kvscope.plan.experiment import read_settings, unknown_options
 from kvscope.runfile import (
     EXPERIMENT_FILE,
@@ -34,6 +33,7 @@ from kvscope.runfile import (
 from kvscope.runschema import RunRecord
 from kvscope.scratch import scratch_directory
 from kvscope.tables.added import find_table
+from kvscope.verdict import VIOLATED, Verdict
 
 STAGES = (COLLECTED, ANALYSED)
 

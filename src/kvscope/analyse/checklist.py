@@ -14,11 +14,12 @@ from kvscope.analyse.records import Records
 from kvscope.collect.kv.flushes import read_flushes
 from kvscope.collect.oracles.judge import Judge, judge_flushes
 from kvscope.collect.oracles.registry import ALL_ORACLES, verdicts
-from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED, Oracle, Verdict, judge
+from kvscope.oracle import Oracle, judge
 from kvscope.results import Run
 from kvscope.runfile import KERNEL_EVENTS
 from kvscope.runschema import RunRecord
 from kvscope.tables import KV_EVENTS
+from kvscope.verdict import HELD, NOT_APPLICABLE, VIOLATED, Verdict
 
 FACTS: tuple[Oracle[RunRecord], ...] = (Oracle(origin_wrong), *ENGINE_ORACLES)
 

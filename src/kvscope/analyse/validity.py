@@ -10,9 +10,9 @@ from kvscope.analyse.reason import (
     Reason,
 )
 from kvscope.analyse.run_view import RunView
-from kvscope.oracle import VIOLATED, Verdict
 from kvscope.runschema import ProfilerRecord
 from kvscope.time_sources import MODELED
+from kvscope.verdict import VIOLATED, Verdict
 
 
 def check_warm_up(records: RunView) -> list[Reason]:

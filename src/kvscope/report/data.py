@@ -18,7 +18,6 @@ from kvscope.analyse.metric import Measure
 from kvscope.analyse.run_view import RunView
 from kvscope.analyse.statistics import UNKNOWN, Estimate
 from kvscope.errors import BadInput
-from kvscope.oracle import Verdict
 from kvscope.plan import registry
 from kvscope.plan.figures import Axes
 from kvscope.plan.question import Question
@@ -28,6 +27,7 @@ from kvscope.report.settings import flat, in_tokens, names, traits
 from kvscope.runfile import COMPLETE
 from kvscope.runschema import NO_RECORD, RunRecord
 from kvscope.time_sources import MODELED, NOT_MEASURED, REHEARSED, time_source_of
+from kvscope.verdict import Verdict
 
 # States of an experiment without results, beside 'failed'.
 NOT_RUN = "not run"

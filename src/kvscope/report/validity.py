@@ -7,11 +7,12 @@ from typing import Any
 
 from kvscope.analyse.checklist import every_oracle
 from kvscope.analyse.outputs import DIFFER, OutputGroup, Outputs, compare_outputs, output_hashes
-from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED, Oracle, Verdict
+from kvscope.oracle import Oracle
 from kvscope.quantities import plural
 from kvscope.report.conditions import conditions, missed_widths
 from kvscope.report.data import DAMAGED, REFUSED, RUNNING, ReportedRun, StudyData
 from kvscope.time_sources import NOT_MEASURED
+from kvscope.verdict import HELD, NOT_APPLICABLE, VIOLATED, Verdict
 
 
 def proofs(runs: Iterable[ReportedRun]) -> list[OutputGroup]:

@@ -11,7 +11,8 @@ from kvscope.analyse.oracles import cache, modeled
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.oracles.workload import workload_differs
 from kvscope.analyse.records import Records, read_records
-from kvscope.oracle import HELD, NONE, VIOLATED
+from kvscope.oracle import NONE
+from kvscope.verdict import HELD, VIOLATED
 from tests.engine.forged_runs import Forgery, everything, found, moved, scaled, with_fact
 from tests.engine.test_modeled import directory_of
 from tests.warm import Warm

@@ -11,7 +11,7 @@ from kvscope.analyse.oracles.registry import judge_tables
 from kvscope.analyse.oracles.replay import comparison_of
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.records import Records
-from kvscope.oracle import VIOLATED
+from kvscope.verdict import VIOLATED
 from kvscope_record.collect import collect_recording
 
 FOUND = 32  # tokens, by the second request

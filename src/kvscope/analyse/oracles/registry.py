@@ -37,11 +37,12 @@ from kvscope.evidence import (
     SETTINGS,
     STALLS,
 )
-from kvscope.oracle import VIOLATED, Need, Oracle, Verdict, judge, verdict
+from kvscope.oracle import Need, Oracle, judge, verdict
 from kvscope.runfile import KERNEL_EVENTS
 from kvscope.runschema import OTHER_CLOCKS
 from kvscope.tables import BATCH
 from kvscope.time_sources import REHEARSED
+from kvscope.verdict import VIOLATED, Verdict
 
 RunNeed = Need[RunTables]
 

@@ -6,7 +6,8 @@ from kvscope.collect.oracles import accesses, blocks, event_times, whole_run
 from kvscope.collect.oracles.flush_counts import FlushCounts
 from kvscope.collect.oracles.whole_run import RunCounts
 from kvscope.events import ATTENTION, WRITE
-from kvscope.oracle import Need, Oracle, Verdict, Violations, verdict
+from kvscope.oracle import Need, Oracle, Violations, verdict
+from kvscope.verdict import Verdict
 
 _WORDS = "KV events"
 _EVENTS: Need[Any] = Need(_WORDS)
