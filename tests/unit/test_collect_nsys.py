@@ -1,7 +1,9 @@
 """Collecting an Nsight Systems export: what each table holds, for every schema version."""
 
 import hashlib
+import importlib
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,10 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from kvscope import tables
+from kvscope import plugins, tables
 from kvscope.collect.collector import collect_nsys
+from kvscope.collect.nsys.renames import RenamedColumns
+from kvscope.errors import BadInput
 from kvscope.files import read_json
 
 from . import nsys_fixture as fixture
@@ -64,6 +68,63 @@ def test_every_schema_version_gives_the_same_tables(tmp_path: Path) -> None:
     copy = copies.iloc[0]
     assert (copy["direction"], copy["bytes"]) == ("HtoD", 64)
     assert (copy["source_memory"], copy["destination_memory"]) == ("pinned", "device")
+
+
+TOYS = Path(__file__).parents[1] / "toys"
+
+
+@pytest.fixture
+def no_package_yet() -> Iterator[None]:
+    """What is installed is looked up again, here and once the test is over."""
+    found = (plugins.names, plugins.find)
+    for one in found:
+        one.cache_clear()
+    yield
+    for one in found:
+        one.cache_clear()
+
+
+def with_columns_renamed(path: Path, **others: str) -> Path:
+    """An export with a kernel and its call, whose table of kernels has these columns renamed."""
+    file = NsysFile(path)
+    file.call(40, 50, THREAD, 2)
+    file.kernel(60, 75, PROCESS, 2, name="attention")
+    for known, other in others.items():
+        file.sql.execute(
+            f'ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME COLUMN "{known}" TO "{other}"'
+        )
+    return file.close()
+
+
+def test_columns_of_another_version_are_renamed_by_a_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_package_yet: None
+) -> None:
+    """The package of tests/toys says how; without it, the kernels have no start."""
+    others = {"demangledName": "fullName", "start": "startNs"}
+    given = with_columns_renamed(tmp_path / "other.sqlite", **others)
+    with pytest.raises(BadInput, match="CUPTI_ACTIVITY_KIND_KERNEL has no column 'start'"):
+        collect_nsys(given, tmp_path / "refused")
+    monkeypatch.syspath_prepend(TOYS)
+    plugins.names.cache_clear()
+    collect_nsys(given, tmp_path / "other")
+    collect_nsys(with_columns_renamed(tmp_path / "known.sqlite"), tmp_path / "known")
+    other, known = (
+        tables.read(tables.GPU_KERNELS, tmp_path / name / "gpu_kernels.parquet")
+        for name in ("other", "known")
+    )
+    assert known["name"].tolist() == ["void attention<int>()"]
+    pd.testing.assert_frame_equal(other, known)
+
+
+def test_a_package_that_renames_columns_of_an_unknown_table_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_package_yet: None
+) -> None:
+    monkeypatch.syspath_prepend(TOYS)
+    toy_nsys = importlib.import_module("toy_nsys")
+    monkeypatch.setattr(toy_nsys, "KERNELS", RenamedColumns("KERNELS", {"start": "startNs"}))
+    given = with_columns_renamed(tmp_path / "known.sqlite")
+    with pytest.raises(BadInput, match=r"kvscope.nsys kernels renames columns of 'KERNELS'"):
+        collect_nsys(given, tmp_path / "out")
 
 
 @pytest.mark.parametrize("lazy", [True, False])

@@ -70,12 +70,13 @@ def write_log(export: NsysExport, out_dir: Path) -> list[str]:
 def _messages(export: NsysExport) -> Iterator[_Message]:
     """The messages in order of time; none of a version that has no table of them."""
     table = schema.DIAGNOSTICS
-    if not export.columns(table) >= {"severity", "text", "timestamp"}:
+    read = ("severity", "text", "timestamp")
+    if not export.columns(table).keys() >= {*read}:
         return
     text = f"substr(CAST(COALESCE(text, '') AS TEXT), 1, {limits.LONGEST_LOGGED})"
     number = "CASE WHEN typeof({0}) = 'integer' THEN {0} END".format
     sql = f"""SELECT {number("timestamp")}, {number("severity")}, {text}
-              FROM {table} ORDER BY timestamp, rowid"""
+              FROM {export.source(table, read, "rowid AS row")} ORDER BY timestamp, row"""
     for time_ns, severity, said in export.each(sql):
         yield _Message(time_ns, severity or 0, said)
 

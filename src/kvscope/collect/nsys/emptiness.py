@@ -67,7 +67,8 @@ def _why_no_cuda(export: NsysExport, cuda_by: str | None) -> str:
 def _traced(export: NsysExport) -> set[str] | None:
     """The kinds of events that the capture was asked for; None if the export does not say."""
     table, name = schema.TRACED
-    if not export.columns(table) >= {"name", "value"}:
+    if not export.columns(table).keys() >= {"name", "value"}:
         return None
-    kinds = {kind for (kind,) in export.rows(f"SELECT value FROM {table} WHERE name = '{name}'")}
+    source = export.source(table, ("name", "value"))
+    kinds = {kind for (kind,) in export.rows(f"SELECT value FROM {source} WHERE name = '{name}'")}
     return kinds or None

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from kvscope import limits
 from kvscope.collect.nsys import schema
+from kvscope.collect.nsys.renames import known_columns
 from kvscope.collect.nsys.strings import Strings, as_utf8, cut, is_cut
 from kvscope.errors import BadInput
 from kvscope.reading import open_file, refusing, short_repr
@@ -64,6 +65,8 @@ class NsysExport:
         self.texts_cut = 0
         """Texts of which only the first limits.LONGEST_NAME characters are read, so far."""
         self._text_bytes = 0
+        self.columns = cache(self._columns)
+        """Columns of a table by their names of today, with the export's; none without the table."""
         self._uri = f"file:{quote(str(path.resolve()))}?mode=ro"
         self._small = sqlite3.connect(self._uri, uri=True)
         self._small.text_factory = lambda text: text.decode("utf-8", "replace")
@@ -101,14 +104,17 @@ class NsysExport:
         with refusing(self.path, _KIND):
             yield from self._small.execute(sql)
 
-    def columns(self, table: str) -> set[str]:
-        """Names of a table's columns; none if the export does not have the table."""
-        return {row[1] for row in self.rows(f'PRAGMA table_info("{table}")')}
+    def _columns(self, table: str) -> Mapping[str, str]:
+        return known_columns(table, {row[1] for row in self.rows(f'PRAGMA table_info("{table}")')})
 
-    def select_list(self, table: str, columns: Collection[str]) -> str:
-        """SQL that selects the columns of a table, with NULL for one that this version lacks."""
-        present = self.columns(table)
-        return ", ".join(f'"{c}"' if c in present else f'NULL AS "{c}"' for c in columns)
+    def source(self, table: str, columns: Collection[str], more: str = "") -> str:
+        """SQL for a table of these columns, NULL for those that this version lacks, and of `more`.
+
+        `more` is SQL for a column besides.
+        """
+        known = self.columns(table)
+        selected = [f'"{known[c]}" AS "{c}"' if c in known else f'NULL AS "{c}"' for c in columns]
+        return f'(SELECT {", ".join(filter(None, (more, *selected)))} FROM "{table}" NOT INDEXED)'
 
     def count(self, table: str) -> int:
         """Rows of a table; 0 if the export does not have it."""
@@ -122,7 +128,8 @@ class NsysExport:
         found: dict[str, str] = {}
         for table in schema.METADATA:
             if table in self.tables:
-                found.update(self.rows(f"SELECT {cut('name')}, {cut('value')} FROM {table}"))
+                source = self.source(table, ("name", "value"))
+                found.update(self.rows(f"SELECT {cut('name')}, {cut('value')} FROM {source}"))
         return found
 
     @property
@@ -146,7 +153,7 @@ class NsysExport:
         """The time that a table's first row has."""
         if column not in self.columns(table):
             return None
-        rows = self.rows(f"SELECT {column} FROM {table} LIMIT 1")
+        rows = self.rows(f"SELECT {column} FROM {self.source(table, (column,))} LIMIT 1")
         time = rows[0][0] if rows else None
         least, most = limits.TIMES_NS
         if time is not None and not (isinstance(time, int) and least <= time <= most):
@@ -173,15 +180,15 @@ class NsysExport:
 
     def _sql(self, query: Query) -> str:
         """BadInput if the table has no start or end, without which no row means anything."""
-        missing = {"start", "end"} - self.columns(query.table)
+        missing = {"start", "end"} - {*self.columns(query.table)}
         if "start" in query.integers and missing:
             raise BadInput(f"{self.path}: table {query.table} has no column '{min(missing)}'")
-        known = self.select_list(query.table, (*query.integers, *query.others))
+        columns = (*query.integers, *query.others)
         selected = {name: f'"{name}"' for name in query.integers}
         selected |= {name: sql for name, (sql, _) in query.computed.items()}
         return f"""
             SELECT {", ".join(f'{sql} AS "{name}"' for name, sql in selected.items())}
-            FROM (SELECT rowid AS row, {known} FROM {query.table} NOT INDEXED)
+            FROM {self.source(query.table, columns, "rowid AS row")}
             WHERE {query.where} ORDER BY {query.order}"""
 
     def _check_batch(self, query: Query, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -233,7 +240,7 @@ class NsysExport:
     def _cut_name(self) -> str:
         """SQL: whether a string is a name longer than LONGEST_NAME, and no process's output."""
         ids = [
-            f'SELECT "{column}" FROM "{table}"'
+            f'SELECT "{column}" FROM {self.source(table, (column,))}'
             for table, columns in schema.NAMES.items()
             for column in columns
             if column in self.columns(table)

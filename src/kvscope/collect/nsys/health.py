@@ -23,11 +23,15 @@ def silent_domains(export: NsysExport) -> list[str]:
         return []
     used = set(
         export.rows(
-            f"SELECT DISTINCT globalTid >> 24, domainId FROM {schema.RANGES} "
+            f"SELECT DISTINCT globalTid >> 24, domainId FROM {_ranges(export)} "
             f"WHERE eventType NOT IN ({schema.DOMAIN_CREATE}, {schema.DOMAIN_DESTROY})"
         )
     )
     return sorted({name for key, name in domain_names(export).items() if key not in used})
+
+
+def _ranges(export: NsysExport) -> str:
+    return export.source(schema.RANGES, ("globalTid", "domainId", "eventType"))
 
 
 def _version(export: NsysExport) -> list[str]:
@@ -49,7 +53,7 @@ def _graph_launches(export: NsysExport) -> list[str]:
 def _silent_nvtx(export: NsysExport) -> list[str]:
     if schema.RANGES not in export.tables:
         return []
-    kinds = {kind for (kind,) in export.rows(f"SELECT DISTINCT eventType FROM {schema.RANGES}")}
+    kinds = {kind for (kind,) in export.rows(f"SELECT DISTINCT eventType FROM {_ranges(export)}")}
     if kinds and kinds <= {schema.DOMAIN_CREATE, schema.DOMAIN_DESTROY}:
         return [
             "NVTX domains were created but no range was recorded: the nvtx package is too new "

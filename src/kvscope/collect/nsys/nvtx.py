@@ -172,7 +172,8 @@ def _open_until(export: NsysExport) -> int:
     if export.capture_end_ns is not None:
         return export.capture_end_ns
     tables = {RANGES, CALLS, KERNELS}
-    ends = [export.rows(f'SELECT MAX("end") FROM {t}')[0][0] for t in tables & export.tables]
+    sources = [export.source(table, ("end",)) for table in tables & export.tables]
+    ends = [export.rows(f'SELECT MAX("end") FROM {source}')[0][0] for source in sources]
     return max((end for end in ends if isinstance(end, int)), default=0)
 
 
@@ -226,10 +227,10 @@ def domain_names(export: NsysExport) -> dict[tuple[int, int], str]:
     """Names of the domains by (process, domain id); a process is a globalTid without its tid."""
     if RANGES not in export.tables:
         return {}
-    columns = export.select_list(RANGES, ("globalTid", "domainId", "text", "textId", "eventType"))
+    source = export.source(RANGES, ("globalTid", "domainId", "text", "textId", "eventType"))
     rows = export.rows(
         f"""SELECT globalTid >> 24, domainId, text IS NOT NULL, {cut("text")}, textId
-            FROM (SELECT {columns} FROM {RANGES} NOT INDEXED)
+            FROM {source}
             WHERE eventType = {DOMAIN_CREATE} AND typeof(globalTid) = 'integer'
             AND typeof(domainId) = 'integer' AND typeof(textId) IN ('integer', 'null')"""
     )
