@@ -14,6 +14,8 @@ import pytest
 from kvscope.kv_plan import KvGroup
 from kvscope.plan.grid import expand
 
+from tests.warm import Warm
+
 from .conftest import ROOT, kvscope
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
@@ -61,6 +63,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 MEMORY = 256 * 2**20
 LENGTHS = (100, 1000, 3000)
+
+
+@pytest.fixture(autouse=True)
+def planned_by_forks(warm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`kvscope bytes` is a fork of the process that has imported vLLM."""
+    for name, value in warm.commands.items():
+        monkeypatch.setenv(name, value)
 
 
 def plan(directory: Path, family: str, *words: str) -> dict[str, Any]:
@@ -174,7 +183,7 @@ def test_the_plan_is_that_of_a_started_engine(tmp_path: Path, family: str) -> No
         [sys.executable, "-c", STARTED, str(tmp_path), str(MEMORY), json.dumps(words)],
         capture_output=True,
         text=True,
-        env=os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
+        env=os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "PYTHONPATH": ""},
     )
     assert done.returncode == 0, done.stderr[-2000:]
     started = json.loads(done.stdout.strip().splitlines()[-1])

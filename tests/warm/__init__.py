@@ -92,6 +92,11 @@ class Warm:
         path = os.environ.get("PYTHONPATH")
         return {"PYTHONPATH": f"{self.directory}:{path}" if path else str(self.directory)}
 
+    @property
+    def commands(self) -> dict[str, str]:
+        """Of the environment: they make `kvscope` and `snakemake` stand-ins, too."""
+        return self.variables | {"KVSCOPE_WARM_COMMANDS": "1"}
+
     def run(self, experiment: Experiment, directory: Path) -> dict[str, Any]:
         """`supervisor.run`, whose measured process is a fork or, of a modeled run, of many."""
         needs = measured_environment(experiment)
