@@ -92,8 +92,8 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
         "needs the measurements of a whole study; tests/unit/test_calibration.py fits",
     ),
     (
-        r"(kvscope calibrate --published)(?: --samples \d+)?",
-        r"\1 --samples 2",
+        r"(kvscope calibrate --published)(?: --samples \d+)?( --out FILE)?",
+        r"\1 --samples 2\2",
         "takes a minute; tests/unit/test_calibration.py fits",
     ),
     (r"\. …/kvscope/(.+)", r". \1", "… is where kvscope lies: here"),
@@ -169,6 +169,8 @@ PLANS = r"kvscope (plan|new)\b|snakemake --snakefile"
 LONG = (
     r".*study=(league|crossover|hybrid|prefix-caching)\b|.*bench/(adaptive|overflow|profiler|rec)"
 )
+# Commands that see or change what a process imports: they are no forks of one that has vLLM.
+OF_ITS_OWN = r"kvscope (rehearse|doctor)"
 # Exit codes other than 0 that the text gives a meaning.
 MAY_EXIT: dict[str, tuple[int, ...]] = {r"\S*kvscope doctor": (0, 1)}
 
@@ -282,10 +284,13 @@ class Checkout:
         self.run = cache(self._run)  # a command that is printed twice is run once
 
     def _run(self, command: str) -> subprocess.CompletedProcess[str]:
+        more = {"PATH": f"{self.path}/.venv/bin:{os.environ['PATH']}"}
+        if not re.search(OF_ITS_OWN, command):
+            more["KVSCOPE_WARM_COMMANDS"] = "1"
         return subprocess.run(
             ["bash", "-c", command],
             cwd=self.path,
-            env=os.environ | {"PATH": f"{self.path}/.venv/bin:{os.environ['PATH']}"},
+            env=os.environ | more,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
