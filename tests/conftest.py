@@ -69,8 +69,18 @@ def warming(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="module")
 def forked(warm: Warm) -> Iterator[None]:
     """Measured processes that this module starts are forks of the warm one."""
+    yield from _with(warm.variables)
+
+
+@pytest.fixture(scope="module")
+def forked_commands(warm: Warm) -> Iterator[None]:
+    """So are `kvscope` and `snakemake`."""
+    yield from _with(warm.commands)
+
+
+def _with(variables: dict[str, str]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in warm.variables.items():
+        for name, value in variables.items():
             patch.setenv(name, value)
         yield
 

@@ -18,7 +18,7 @@ from .conftest import ROOT, Runner, kvscope
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.usefixtures("forked_commands")]
 
 CONFIG = ROOT / "config"
 

@@ -14,13 +14,11 @@ import pytest
 from kvscope.kv_plan import KvGroup
 from kvscope.plan.grid import expand
 
-from tests.warm import Warm
-
 from .conftest import ROOT, kvscope
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.usefixtures("forked_commands")]
 
 COMMON: dict[str, Any] = {
     "torch_dtype": "bfloat16",
@@ -63,13 +61,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 MEMORY = 256 * 2**20
 LENGTHS = (100, 1000, 3000)
-
-
-@pytest.fixture(autouse=True)
-def planned_by_forks(warm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`kvscope bytes` is a fork of the process that has imported vLLM."""
-    for name, value in warm.commands.items():
-        monkeypatch.setenv(name, value)
 
 
 def plan(directory: Path, family: str, *words: str) -> dict[str, Any]:
