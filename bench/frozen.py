@@ -168,7 +168,8 @@ def _counts(table: pa.Table) -> pa.Table:
 def _summary(run: Path, digests: dict[str, str]) -> str:
     """The digest of all columns, and the run's verdict."""
     verdict = json.loads((tables_directory(run) / "analyse.json").read_text(encoding="utf-8"))
-    words = "valid" if verdict["valid"] else ", ".join(sorted(verdict["reasons"]))
+    names = sorted(reason["name"] for reason in verdict["reasons"])
+    words = "valid" if verdict["valid"] else ", ".join(names)
     return f"{_digest([f'{name} {one}' for name, one in sorted(digests.items())])} {words}"
 
 

@@ -223,5 +223,16 @@ def test_a_drift_is_measured_and_warned_of() -> None:
     assert "drifted" in drifting.warnings()[0]
 
 
-def test_too_few_passes_tell_nothing_of_drift() -> None:
-    assert aligned([0, 0], offset_ns=5).drift_ppm is None
+@pytest.mark.parametrize("place", range(9))
+def test_one_late_reading_is_no_drift(place: int) -> None:
+    """A busy machine takes the CPU from a thread between its two readings of an instant."""
+    late_ns = [0] * 9
+    late_ns[place] = 8_000_000
+    assert aligned(late_ns, offset_ns=5).drift_ppm == 0
+
+
+@pytest.mark.parametrize("passes", [2, 5, 8])
+def test_too_few_passes_tell_nothing_of_drift(passes: int) -> None:
+    found = aligned([0] * (passes - 1) + [8_000_000], offset_ns=5)
+    assert found.drift_ppm is None
+    assert found.warnings() == []

@@ -17,6 +17,7 @@ from kvscope.run_data import RunData
 
 DRIFT_WORTH_A_WARNING_NS = 100_000
 _THIRDS = 3
+_LEAST_OF_THIRD = 3  # passes, so that one late reading is not the median
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ class Alignment:
     `method` is 'forward passes', or 'utc' if no pass could be matched (both clocks' UTC readings
     are trusted instead). Residuals are what is left of the differences once the offset is taken
     away, as absolute values; `drift_ns` is how far the differences moved from the first to the
-    last third of the passes, and `drift_ppm` the same per time.
+    last third of the passes, and `drift_ppm` the same per time; both are null of fewer than nine
+    passes, of which a late reading would look like a drift.
     """
 
     method: str
@@ -104,7 +106,7 @@ def _drift(time: Int64s, residuals: Floats) -> tuple[float | None, float]:
     Medians of thirds, so that a few late readings do not look like a drift.
     """
     third = len(time) // _THIRDS
-    if third == 0:
+    if third < _LEAST_OF_THIRD:
         return None, 0.0
     first, last = slice(0, third), slice(-third, None)
     moved = float(np.median(residuals[last]) - np.median(residuals[first]))
