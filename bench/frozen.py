@@ -10,7 +10,8 @@
 runs, a digest of all tables of each experiment, its verdict, and a digest of each column over all
 experiments; null where a study was not run. Modeled runs have no clock, so that all of it is the
 same on every machine, but for the last digits of metrics, whose sums processors make in other
-orders: so many significant `digits` of a number count, all where that is null. Of measured runs it
+orders, and of times that were drawn: so many significant `digits` of such a number count, all
+where that is null. Of measured runs it
 is the first repeat, without what a clock touches; where a study was run with `repeats=1`, which
 takes about half the time, it is that repeat.
 `run` makes the runs of a modeled study, about as fast as `kvscope plan` says. `compare` plans each
@@ -54,6 +55,7 @@ RUNS = ROOT / ".cache" / "judged"
 DIGEST_BYTES = 6
 DIGITS = 6
 SUMS = ("metrics", "repeat_metrics")  # tables whose last digits depend on the processor
+DRAWN = ("requests.arrival_s", "workload.arrival_s", "workload.think_s")  # columns, by exp and log
 NOTHING = 1e-12  # what is closer to 0 is 0, in any unit
 FIRST = "repeats=1"  # of a measured run, all that is frozen
 OF_ONE_RUN = "run_sha256"  # of run.json, which has times of the wall clock and the machine
@@ -139,8 +141,10 @@ def _digests(run: Path, measured: bool, digits: int | None = None) -> dict[str, 
             table = _counts(pq.read_table(path)) if measured else pq.read_table(path)
             for name in table.column_names:
                 if name != OF_ONE_RUN:
-                    values = _values(table.column(name), digits if path.stem in SUMS else None)
-                    found[f"{path.stem}.{name}"] = _digest(values)
+                    column = f"{path.stem}.{name}"
+                    rounded = path.stem in SUMS or column in DRAWN
+                    values = _values(table.column(name), digits if rounded else None)
+                    found[column] = _digest(values)
     return found
 
 
