@@ -14,7 +14,13 @@ from kvscope.tables import TABLES
 
 ROOT = Path(__file__).parents[2]
 FACES = [found.name for found in iter_modules(api.__path__)]
-MOVED = ("kvscope-cluster", "kvscope-explain", "kvscope-record", "kvscope-rehearsal")
+MOVED = (
+    "kvscope-cluster",
+    "kvscope-explain",
+    "kvscope-offload",
+    "kvscope-record",
+    "kvscope-rehearsal",
+)
 """Packages that import nothing else of kvscope."""
 MOST_NAMES = 120
 OF_VLLM = {"vllm"}

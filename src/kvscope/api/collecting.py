@@ -2,11 +2,9 @@
 
 A `Collector` recognises a directory and makes its records.
 
-- `rows`, what an engine tells: a `Recording` of `PassRecord` with `ScheduledRequest`,
-  `PreemptionRecord`, `Transfer` with `OffloadingJob`, `BlockHit` and `BlockEviction` of
-  `CachedBlock`
-- `recorder`, which makes tables of them: `replay` of a `RepeatContext` and of a `RequestState` for
-  each request that was there before, to `RepeatTables`; `kv_groups_table`; `NANOSECONDS` in seconds
+- `recorder`, which makes tables of an engine's rows: `replay` of a `RepeatContext` and of a
+  `RequestState` for each request that was there before, to `RepeatTables`; `kv_groups_table`;
+  `NANOSECONDS` in seconds
 - `stalls`: `find_stalls`, the passes that a stalled host prolonged
 - `evidence`: `of_recording`, what the records of a server hold
 - `runfile`, run.json: `write_run`, `file_records`, the names `RUN_FILE`, `NSYS_EXPORT` and
@@ -15,7 +13,6 @@ A `Collector` recognises a directory and makes its records.
 
 from kvscope import evidence, runfile, stalls
 from kvscope.collect.foreign import Collector
-from kvscope.engine import recording as rows
 from kvscope.run import recorder
 
-__all__ = ["Collector", "evidence", "recorder", "rows", "runfile", "stalls"]
+__all__ = ["Collector", "evidence", "recorder", "runfile", "stalls"]

@@ -10,10 +10,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from kvscope.api.composition import Composer, Model, documents, resolve, schema
-from kvscope.api.composition import hardware as data
+from kvscope.api.composition import Composer, documents, resolve, schema
 from kvscope.api.errors import BadInput
 from kvscope.api.files import files, reading
+from kvscope.api.models import Model
+from kvscope.api.models import hardware as data
 from kvscope.api.servers import servers
 from kvscope.api.tables import tables
 from kvscope_record import replayed
