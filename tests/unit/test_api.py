@@ -18,6 +18,7 @@ MOVED = (
     "kvscope-cluster",
     "kvscope-explain",
     "kvscope-offload",
+    "kvscope-paper",
     "kvscope-record",
     "kvscope-rehearsal",
 )

@@ -1,11 +1,12 @@
-"""Configuration: options of a directory composed by Hydra, and study files.
+"""Configuration composed by Hydra: options of a directory, study files and their experiments.
 
-- `documents`: `dump` of YAML
-- `schema`, for editors of study files: `write_for_editors`, `MODELINE`
+`expand` gives the experiments of a study. `schema`, for editors of study files, has
+`write_for_editors` and `MODELINE`.
 """
 
-from kvscope.plan import documents, schema
+from kvscope.plan import schema
 from kvscope.plan.composition import Composer
 from kvscope.plan.expressions import resolve
+from kvscope.plan.grid import expand
 
-__all__ = ["Composer", "documents", "resolve", "schema"]
+__all__ = ["Composer", "expand", "resolve", "schema"]

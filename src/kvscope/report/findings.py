@@ -20,7 +20,6 @@ from kvscope.report.comparisons import (
     error_of_one_draw,
     group_by_change,
     half_words,
-    interval_words,
     mean_difference,
     mean_of,
     mean_ratio,
@@ -38,6 +37,7 @@ from kvscope.report.words import (
     NBSP,
     difference_text,
     estimate_text,
+    interval_words,
     percent,
     signed_percent,
 )
