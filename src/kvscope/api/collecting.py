@@ -1,10 +1,11 @@
 """Records of a run, made of files that something else wrote.
 
-A `Collector` recognises a directory and makes its records; an `importer.Importer` makes a run's
-directory of files that others published. `collect_run` makes the further tables of a run.
+A `Collector` recognises a directory and makes its records. `collect_run` makes the further
+tables of a run.
 
-- `importer`: `write_tables`, `provenance` and `imported_clock` of run.json, `PUBLISHED`, where its
-  times come from
+- `importer`: `Importer`, which makes a run's directory of files that others published; for that
+  `write_tables`, `provenance` and `imported_clock` of run.json, and `PUBLISHED`, where times come
+  from
 - `json_values`, which refuse others: `require_list`, `require_integer`, `require_integers`,
   `require_number`
 - `recorder`, which makes tables of an engine's rows: `replay` of a `RepeatContext` and of a
