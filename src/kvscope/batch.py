@@ -62,6 +62,12 @@ class Job:
         return cls(experiment, Path(value["directory"]), value["force"], value["tables"])
 
 
+def run_alone(jobs: Sequence[Job], out: TextIO) -> int:
+    """Run the jobs as `run_modeled` does, with a line of progress on `out`; the exit code."""
+    with Line(out) as line:
+        return run_modeled(jobs, line)
+
+
 def run_modeled(jobs: Sequence[Job], line: Line) -> int:
     """Run the jobs in one process beside this one; its exit code. `line` shows how far it is."""
     command = [sys.executable, "-m", "kvscope.batch"]

@@ -2,9 +2,8 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
+from kvscope.api.settings import Conditions, Label, fields
 from kvscope.engine.batching.policy import BatchingPolicy
-from kvscope.plan.fields import Label, Tokens
-from kvscope.plan.parts import Conditions
 
 
 class Sliced(BatchingPolicy):
@@ -12,7 +11,7 @@ class Sliced(BatchingPolicy):
 
     cuts_prompts: ClassVar[Literal["freely"]] = "freely"
 
-    slice_tokens: Annotated[Tokens, Label("slice (tokens)", "slices of {}")] = 24
+    slice_tokens: Annotated[fields.Tokens, Label("slice (tokens)", "slices of {}")] = 24
 
     def engine_arguments(self) -> dict[str, Any]:
         return {

@@ -2,9 +2,9 @@
 
 from typing import Annotated, ClassVar
 
-from kvscope.plan.device import Kernels
+from kvscope.api.devices import Kernels
+from kvscope.api.settings import Label, fields
 from kvscope.plan.devices.cpu import Cpu
-from kvscope.plan.fields import Count, Label
 
 
 class Toy(Cpu):
@@ -14,7 +14,7 @@ class Toy(Cpu):
     time_source: ClassVar[str] = "modeled"
     attentions: ClassVar[dict[str, Kernels]] = {"vllm": Kernels(32, layouts=("by_layer",))}
 
-    reading_ns: Annotated[Count, Label("a reading of the clock (ns)")] = 1000
+    reading_ns: Annotated[fields.Count, Label("a reading of the clock (ns)")] = 1000
 
     @property
     def slug(self) -> str:

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from kvscope.plan.figures import Axes
-from kvscope.report.data import StudyData
-from kvscope.report.figures.figure import Drawing, Figure, View, number, text
+from kvscope.api.figures import Axes, Drawing, Figure, View, charts
+from kvscope.api.sections import StudyData
 
 
 def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
@@ -15,7 +14,7 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     chart = {
         "data": {"name": "requests"},
         "mark": "bar",
-        "encoding": {"x": text("request_id"), "y": number("prompt_tokens")},
+        "encoding": {"x": charts.text("request_id"), "y": charts.number("prompt_tokens")},
     }
     return Drawing((View(chart, {"requests": requests[["request_id", "prompt_tokens"]]}),))
 
@@ -28,7 +27,7 @@ def draw_shares(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     chart = {
         "data": {"name": "shares"},
         "mark": "point",
-        "encoding": {"x": number("step"), "y": number("computed_share")},
+        "encoding": {"x": charts.number("step"), "y": charts.number("computed_share")},
     }
     return Drawing((View(chart, {"shares": rows[["step", "computed_share"]]}),))
 

@@ -3,9 +3,9 @@
 from typing import Annotated
 
 from kvscope.actions import RECOMPUTE, Action
+from kvscope.api.settings import Label, fields
 from kvscope.engine.overflow.policy import Victim
 from kvscope.engine.overflow.swap import Swap
-from kvscope.plan.fields import Count, Label
 
 STASH = Action("stash", keeps=True, copies=True, lost="stashed", resumed="fetched")
 
@@ -13,7 +13,7 @@ STASH = Action("stash", keeps=True, copies=True, lost="stashed", resumed="fetche
 class Stash(Swap):
     """Preempts the request that holds most tokens, and stashes it the first `times` times."""
 
-    times: Annotated[Count, Label("times stashed", "{} stashed")] = 1
+    times: Annotated[fields.Count, Label("times stashed", "{} stashed")] = 1
 
     def rank(self, request: Victim) -> float:
         return request.tokens

@@ -1,7 +1,7 @@
 """The device on engine's floor: each reading of its clock takes as long as the experiment says."""
 
+from kvscope.api.experiments import Experiment
 from kvscope.engine.devices.cpu import CpuPlatform
-from kvscope.plan.experiment import Experiment
 
 
 class Steps:

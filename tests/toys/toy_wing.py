@@ -4,14 +4,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvscope.analyse.calibration.calibrate import Calibration, PublishedTimes
-from kvscope.analyse.calibration.fit import Observation, Parameter, Values
-from kvscope.api.collecting import Collector
+from kvscope.api.calibration import calibrate, fit
+from kvscope.api.collecting import Collector, importer
 from kvscope.api.commands import argument, command
-from kvscope.collect.importer import Importer
-from kvscope.plan.hardware.hardware import Hardware
-from kvscope.report.data import StudyData
-from kvscope.report.pages import Page
+from kvscope.api.models import hardware as data
+from kvscope.api.pages import pages
+from kvscope.api.sections import StudyData
 
 
 @command(("ME",), argument("name"))
@@ -29,7 +27,7 @@ def copy_lines(paths: Sequence[Path], out: Path, series: str | None) -> str:
     return f"{len(lines)} lines of {series}"
 
 
-LINES = Importer(copy_lines, has_series=True)
+LINES = importer.Importer(copy_lines, has_series=True)
 
 
 def write_table(study: StudyData, directory: Path) -> None:
@@ -44,7 +42,7 @@ def write_page(study: StudyData, directory: Path) -> None:
     write_table(study, directory)
 
 
-WORDS = Page(
+WORDS = pages.Page(
     file="words.html",
     title="Words",
     summary="those of the title.",
@@ -55,18 +53,18 @@ WORDS = Page(
 )
 
 
-def _copy_s(hardware: Hardware, values: Values) -> float:
+def _copy_s(hardware: data.Hardware, values: fit.Values) -> float:
     return hardware.pinned_copy_s
 
 
-def _write_errors(calibration: Calibration, path: Path) -> None:
+def _write_errors(calibration: calibrate.Calibration, path: Path) -> None:
     path.write_text(f"{sorted(calibration.errors)}\n")
 
 
-TIMES = PublishedTimes(
+TIMES = calibrate.PublishedTimes(
     "cpu",
-    [Parameter("pinned_copy_s", 2e-6, 1e-8, 1e-3)],
-    lambda: [Observation("copies", 3e-6, _copy_s)],
+    [fit.Parameter("pinned_copy_s", 2e-6, 1e-8, 1e-3)],
+    lambda: [fit.Observation("copies", 3e-6, _copy_s)],
     _write_errors,
 )
 

@@ -2,8 +2,7 @@
 
 from typing import Annotated, ClassVar
 
-from kvscope.plan.fields import Label, Requests, Tokens, impossible
-from kvscope.plan.parts import Conditions
+from kvscope.api.settings import Conditions, Label, fields, impossible
 from kvscope.plan.workload import Lengths, Workload, split_total
 
 
@@ -12,9 +11,9 @@ class Pairs(Workload):
 
     length_keys: ClassVar[tuple[str, ...]] = ("long_tokens",)
 
-    num_requests: Requests = 8
-    short_tokens: Annotated[Tokens, Label("short requests (tokens)")] = 40
-    long_tokens: Annotated[Tokens, Label("long requests (tokens)", "up to {} tokens")] = 160
+    num_requests: fields.Requests = 8
+    short_tokens: Annotated[fields.Tokens, Label("short requests (tokens)")] = 40
+    long_tokens: Annotated[fields.Tokens, Label("long requests (tokens)", "up to {} tokens")] = 160
 
     def lengths(self, seed: int) -> list[Lengths]:
         totals = (self.short_tokens, self.long_tokens)

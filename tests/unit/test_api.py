@@ -14,8 +14,8 @@ from kvscope.tables import TABLES
 
 ROOT = Path(__file__).parents[2]
 FACES = [found.name for found in iter_modules(api.__path__)]
-MOVED = ("kvscope-cluster", "kvscope-explain", "kvscope-record", "kvscope-rehearsal")
-"""Packages that import nothing else of kvscope."""
+PACKAGES = sorted(path.name for path in ROOT.glob("packages/kvscope-*"))
+"""They import nothing else of kvscope."""
 MOST_NAMES = 120
 OF_VLLM = {"vllm"}
 """Faces that are for processes of vLLM alone."""
@@ -55,7 +55,7 @@ def test_it_has_few_names() -> None:
     assert len(names) == len({*names}) <= MOST_NAMES
 
 
-@pytest.mark.parametrize("package", MOVED)
+@pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_imports_nothing_else(package: str) -> None:
     sources = ROOT.glob(f"packages/{package}/src/**/*.py")
     found = {of for path in sources for of, _ in imports(path)}
@@ -86,7 +86,7 @@ def attributes(path: Path) -> Iterator[tuple[str, str]]:
                 yield known[name], attribute
 
 
-@pytest.mark.parametrize("package", MOVED)
+@pytest.mark.parametrize("package", PACKAGES)
 def test_what_a_package_takes_of_a_module_is_in_the_docstring_of_its_face(package: str) -> None:
     sources = ROOT.glob(f"packages/{package}/src/**/*.py")
     for face, name in {found for path in sources for found in attributes(path)}:

@@ -1,21 +1,36 @@
 """Records of a run, made of files that something else wrote.
 
-A `Collector` recognises a directory and makes its records.
+A `Collector` recognises a directory and makes its records. `collect_run` makes the further
+tables of a run.
 
-- `rows`, what an engine tells: a `Recording` of `PassRecord` with `ScheduledRequest`,
-  `PreemptionRecord`, `Transfer` with `OffloadingJob`, `BlockHit` and `BlockEviction` of
-  `CachedBlock`
-- `recorder`, which makes tables of them: `replay` of a `RepeatContext` and of a `RequestState` for
-  each request that was there before, to `RepeatTables`; `kv_groups_table`; `NANOSECONDS` in seconds
+- `importer`: `Importer`, which makes a run's directory of files that others published; for that
+  `write_tables`, `provenance` and `imported_clock` of run.json, and `PUBLISHED`, where times come
+  from
+- `json_values`, which refuse others: `require_list`, `require_integer`, `require_integers`,
+  `require_number`
+- `recorder`, which makes tables of an engine's rows: `replay` of a `RepeatContext` and of a
+  `RequestState` for each request that was there before, to `RepeatTables`; `kv_groups_table`;
+  `NANOSECONDS` in seconds
 - `stalls`: `find_stalls`, the passes that a stalled host prolonged
-- `evidence`: `of_recording`, what the records of a server hold
-- `runfile`, run.json: `write_run`, `file_records`, the names `RUN_FILE`, `NSYS_EXPORT` and
-  `NSYS_REPORT`, the words `COMPLETE` and `RECORDED`
+- `evidence`: `of_recording`, what the records of a server hold; kinds, as `PASSES`, `ORDER` and
+  `STALLS`
+- `runfile`, run.json: `write_run`, `file_records`, the names `RUN_FILE`, `KERNEL_EVENTS`,
+  `NSYS_EXPORT` and `NSYS_REPORT`, the key `TRACING`, the words `COMPLETE` and `RECORDED`
 """
 
 from kvscope import evidence, runfile, stalls
+from kvscope.collect import importer, json_values
+from kvscope.collect.collector import collect_run
 from kvscope.collect.foreign import Collector
-from kvscope.engine import recording as rows
 from kvscope.run import recorder
 
-__all__ = ["Collector", "evidence", "recorder", "rows", "runfile", "stalls"]
+__all__ = [
+    "Collector",
+    "collect_run",
+    "evidence",
+    "importer",
+    "json_values",
+    "recorder",
+    "runfile",
+    "stalls",
+]

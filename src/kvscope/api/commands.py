@@ -17,13 +17,14 @@ from kvscope.commands.command import (
     size,
     whole,
 )
-from kvscope.errors import EXIT_DONE
+from kvscope.errors import EXIT_DONE, EXIT_FAILED
 from kvscope.quantities import DURATION_HELP, SIZE_HELP
 
 __all__ = [
     "CONFIG_DIR",
     "DURATION_HELP",
     "EXIT_DONE",
+    "EXIT_FAILED",
     "OVERRIDES_HELP",
     "RESULTS_DIR",
     "SIZE_HELP",

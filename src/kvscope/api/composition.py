@@ -1,14 +1,12 @@
-"""Configuration: options of a directory composed by Hydra, models, hardware, and study files.
+"""Configuration composed by Hydra: options of a directory, study files and their experiments.
 
-- `documents`: `dump` of YAML
-- `hardware`: `data_file` of a name, which refuses one that has none
-- `schema`, for editors of study files: `write_for_editors`, `MODELINE`
+`expand` gives the experiments of a study. `schema`, for editors of study files, has
+`write_for_editors` and `MODELINE`.
 """
 
-from kvscope.plan import documents, schema
+from kvscope.plan import schema
 from kvscope.plan.composition import Composer
 from kvscope.plan.expressions import resolve
-from kvscope.plan.hardware import hardware
-from kvscope.plan.models import Model
+from kvscope.plan.grid import expand
 
-__all__ = ["Composer", "Model", "documents", "hardware", "resolve", "schema"]
+__all__ = ["Composer", "expand", "resolve", "schema"]

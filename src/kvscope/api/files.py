@@ -1,16 +1,16 @@
 """Files, written whole or not at all, and read so that damage is one sentence.
 
 - `files`: `atomic_path`, `write_text`, `write_json`, `make_directory`, `remove`; `check_name` of a
-  file that a user names; `umask`
-- `reading`: `refusing`, which makes BadInput of what a library raises
-- `limits`: `LONGEST_FLUSH_BYTES`, the longest line that is read
-
-`SEGMENTS` are the files of a recording, which kvscope knows where run.json is still to be made of
-them.
+  file that a user names; `sha256_of`, `umask`
+- `reading`: `read_bytes` and `text_lines`, within limits; `refusing`, which makes BadInput of what
+  a library raises; `one_line` and `short_repr` of what is quoted
+- `limits` of what is read: `COUNT`, `INT32`, `LATEST_EPOCH_S`, `LONGEST_REPEAT_S`, and
+  `LONGEST_FLUSH_BYTES`, the longest line
+- `layout` of results: `tables_directory` of a run; `SEGMENTS`, the files of a recording, which
+  kvscope knows where run.json is still to be made of them
 """
 
-from kvscope import files, limits, reading
-from kvscope.layout import SEGMENTS
+from kvscope import files, layout, limits, reading
 from kvscope.zstd_lines import zstd_lines
 
-__all__ = ["SEGMENTS", "files", "limits", "reading", "zstd_lines"]
+__all__ = ["files", "layout", "limits", "reading", "zstd_lines"]

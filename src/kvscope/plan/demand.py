@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from kvscope.errors import BadInput
 from kvscope.kv_plan import KvGroup, most_blocks
 from kvscope.plan.complaints import format_value
-from kvscope.plan.models import BYTES, Model
+from kvscope.plan.models import Model
 
 if TYPE_CHECKING:
     from kvscope.plan.workload import Workload
@@ -51,7 +51,7 @@ def _demand(config: Mapping[str, Any], kind: "type[Workload]") -> int:
         model = Model.model_validate(config["model"])
     except ValidationError:
         return 1
-    return demand_blocks(workload, seed, model.kv_groups(size, BYTES[model.dtype]))
+    return demand_blocks(workload, seed, model.kv_groups(size, model.number_bytes))
 
 
 @lru_cache(maxsize=1024)

@@ -8,7 +8,7 @@ allocator cannot use is not known, so that what takes more than `VLLM_SHARE` fit
 
 from kvscope.plan.gpu_memory import GpuMemory
 from kvscope.plan.hardware import hardware
-from kvscope.plan.models import BYTES, Model
+from kvscope.plan.models import Model
 from kvscope.plan.parts import Conditions
 
 # `gpu_memory_utilization` of vLLM 0.32 by default (vllm/config/cache.py): vLLM starts only if this
@@ -69,7 +69,7 @@ def activation_bytes(experiment: Conditions) -> int:
     `SAMPLED_BYTES` besides.
     """
     model, engine = experiment.model, experiment.engine
-    width = BYTES[model.dtype]
+    width = model.number_bytes
     forward = engine.max_num_batched_tokens * pass_width(model) * width
     hidden = engine.max_num_batched_tokens * 2 * model.hidden_size * width  # and vLLM's buffer
     logits = engine.max_num_seqs * model.vocab_size * (width + SAMPLED_BYTES)

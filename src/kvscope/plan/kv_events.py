@@ -3,7 +3,6 @@
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from kvscope.plan.models import BYTES
 from kvscope.plan.parts import EVENT_BYTES
 from kvscope.plan.walltime import expected_repeats
 
@@ -34,7 +33,7 @@ def events_of_a_repeat(experiment: "Experiment") -> int:
     tracing, model = experiment.tracing, experiment.model
     if tracing.name == "none":
         return 0
-    tile = tile_tokens(model.attention_heads // model.kv_heads, BYTES[model.dtype])
+    tile = tile_tokens(model.attention_heads // model.kv_heads, model.number_bytes)
     writes, reads = _blocks(experiment.workload, experiment.seed, experiment.cache.block_size, tile)
     layers, heads = (
         -(-model.layers // tracing.layer_stride),

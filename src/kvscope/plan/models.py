@@ -196,9 +196,14 @@ class Model(Part):
         return projections + 2 * hidden * inner + biases + 2 * 2 * hidden
 
     @property
+    def number_bytes(self) -> int:
+        """Bytes of a number in the model's dtype."""
+        return BYTES[self.dtype]
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of all weights in the model's dtype."""
-        return self.parameters * BYTES[self.dtype]
+        return self.parameters * self.number_bytes
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -206,7 +211,7 @@ class Model(Part):
 
         With K and V of all heads in each layer: 2 x layers x kv_heads x head_size.
         """
-        return self.token_elements * BYTES[self.dtype]
+        return self.token_elements * self.number_bytes
 
     @property
     def kept(self) -> list[KvLayers]:
@@ -297,7 +302,7 @@ class Model(Part):
 
         K and V are a product of them. With a KV head for each query head they have half its bytes.
         """
-        return self.layers * self.hidden_size * BYTES[self.dtype]
+        return self.layers * self.hidden_size * self.number_bytes
 
     def hf_config(self) -> dict[str, Any]:
         """The config.json from which transformers and vLLM build this architecture."""

@@ -86,6 +86,11 @@ class Workload(Option):
         """
         return self.lengths(seed)
 
+    @property
+    def comes_by_pass(self) -> bool:
+        """Whether requests come before passes that a file names, and not at times."""
+        return self.arrival == BY_PASS
+
     def pauses_s(self) -> float:
         """Seconds that the requests of the longest chain wait for after one another."""
         return 0.0
@@ -109,7 +114,7 @@ class Workload(Option):
                 "no arrival times (choose all_at_once or poisson)",
                 "workload.arrival",
             )
-        if self.arrival == BY_PASS:
+        if self.comes_by_pass:
             self._check_by_pass()
         keys = ("workload.rate_per_s", "workload.arrival")
         if self.arrival == "poisson" and self.rate_per_s is None:

@@ -9,7 +9,7 @@ from typing import Any
 from kvscope.plan.figures import EXPERIMENT, GRID, Axes
 from kvscope.plan.levels import Named, name_of
 from kvscope.report.data import ReportedRun, StudyData
-from kvscope.report.settings import ChosenOption, Settings, is_number, names, value_of
+from kvscope.report.settings import ChosenOption, Settings, is_number, names
 from kvscope.report.words import key_title, setting_words, value_words
 
 POLICIES = ("overflow", "batching")
@@ -96,15 +96,15 @@ def by_experiment(study: StudyData, runs: Sequence[ReportedRun]) -> PlacesOfKey:
 
 
 def _row(study: StudyData, runs: Sequence[ReportedRun], axes: Axes) -> PlacesOfKey:
-    chosen = [run for run in runs if matches(study, run, axes)]
+    chosen = [run for run in runs if study.matches(run, axes)]
     x = axes.x or _first_number(study, chosen)
     if x is None or x == EXPERIMENT:
         return by_experiment(study, chosen)
-    found = [run for run in chosen if _value(study, run, x) is not None]
+    found = [run for run in chosen if study.value(run, x) is not None]
     facet = axes.facet or (None if axes.colour else _first_other(study, found, x))
     colours = _colours(study, found, x, axes.colour, facet)
     places = tuple(
-        Place(run, _value(study, run, x), colour, _words(study, run, facet))
+        Place(run, study.value(run, x), colour, _words(study, run, facet))
         for run, colour in zip(found, colours, strict=True)
     )
     ordered = all(is_number(place.x) and name_of(place.x) is None for place in places)
@@ -138,30 +138,10 @@ def _joined(words: Sequence[str]) -> str:
     return ", ".join(filter(None, words))
 
 
-def matches(study: StudyData, run: ReportedRun, axes: Axes) -> bool:
-    """Whether an experiment has the values that the axes select."""
-    return all(_plain(_value(study, run, key)) == value for key, value in axes.where.items())
-
-
-def _plain(value: Any) -> Any:
-    """A value as a study writes it: of an option the name, whatever its settings."""
-    return value.name if isinstance(value, ChosenOption) else value
-
-
-def _value(study: StudyData, run: ReportedRun, key: str) -> Any:
-    """A key's value: of what varies, or of the settings."""
-    if key == GRID:
-        return run.grid
-    for settings in (study.traits[run.id], study.compared[run.id], run.varied):
-        if (value := value_of(settings, key)) is not None:
-            return value
-    return value_of(dict(run.flat), key)
-
-
 def _words(study: StudyData, run: ReportedRun, key: str | None) -> str:
     if key is None:
         return ""
-    value = _value(study, run, key)
+    value = study.value(run, key)
     return "" if value is None else value if key == GRID else setting_words(key, value)
 
 
@@ -171,7 +151,7 @@ def _first_number(study: StudyData, runs: Sequence[ReportedRun]) -> str | None:
     Without one, the first thing that varies.
     """
     keys = sorted(_varied(study, runs), key=lambda key: key.startswith("engine."))
-    numbers = [key for key in keys if all(is_number(_value(study, run, key)) for run in runs)]
+    numbers = [key for key in keys if all(is_number(study.value(run, key)) for run in runs)]
     return next(iter([*numbers, *keys]), None)
 
 
@@ -179,14 +159,14 @@ def _first_other(study: StudyData, runs: Sequence[ReportedRun], x: str) -> str |
     """The first thing that varies beside x and the policies, if it has few values."""
     for key in _varied(study, runs):
         if key not in (x, *POLICIES) and not key.startswith("engine."):
-            values = {str(_value(study, run, key)) for run in runs}
+            values = {str(study.value(run, key)) for run in runs}
             return key if len(values) <= MOST_FACETS else None
     return None
 
 
 def _varied(study: StudyData, runs: Sequence[ReportedRun]) -> list[str]:
     keys = dict.fromkeys(chain.from_iterable(study.traits[run.id] for run in runs))
-    return [key for key in keys if len({_value(study, run, key) for run in runs}) > 1]
+    return [key for key in keys if len({study.value(run, key) for run in runs}) > 1]
 
 
 def _colours(

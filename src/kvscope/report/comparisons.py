@@ -111,23 +111,6 @@ class Pair:
         return Comparison(ratio, apart) if ratio or apart.has_interval else None
 
 
-def interval_words(ratio: Ratio) -> str:
-    """The interval of the difference: ' (9 % to 15 %)', or ' (2 % lower to 5 % higher)'.
-
-    Empty for two numbers without noise.
-    """
-    low, high = ratio.low - 1, ratio.high - 1
-    if low == high:
-        return ""
-    if ratio.sign < 0:
-        return f" ({percent(-high)} to {percent(-low)})"
-    if math.isinf(high):
-        return f" (at least {percent(low)})" if ratio.sign else ""
-    if ratio.sign:
-        return f" ({percent(low)} to {percent(high)})"
-    return f" ({percent(-low)} lower to {percent(high)} higher)"
-
-
 def half_words(ratio: Ratio, way: str | None = None) -> str:
     """'12 % (± 3) lower': the difference, and half the width of its interval, in percent."""
     change, half = abs(ratio.value - 1), (ratio.high - ratio.low) / 2

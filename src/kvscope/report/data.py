@@ -19,11 +19,11 @@ from kvscope.analyse.run_view import RunView
 from kvscope.analyse.statistics import UNKNOWN, Estimate
 from kvscope.errors import BadInput
 from kvscope.plan import registry
-from kvscope.plan.figures import Axes
+from kvscope.plan.figures import GRID, Axes
 from kvscope.plan.question import Question
 from kvscope.quantities import plural
 from kvscope.report.latencies import Latencies, latencies_of
-from kvscope.report.settings import flat, in_tokens, names, traits
+from kvscope.report.settings import ChosenOption, flat, in_tokens, names, traits, value_of
 from kvscope.runfile import COMPLETE
 from kvscope.runschema import NO_RECORD, RunRecord
 from kvscope.time_sources import MODELED, NOT_MEASURED, REHEARSED, time_source_of
@@ -234,6 +234,19 @@ class StudyData:
         rows = traits(list(self.compared.values()))
         return dict(zip(self.compared, rows, strict=True))
 
+    def value(self, run: ReportedRun, key: str) -> Any:
+        """A key's value of an experiment: of what varies, or of the settings."""
+        if key == GRID:
+            return run.grid
+        for settings in (self.traits[run.id], self.compared[run.id], run.varied):
+            if (value := value_of(settings, key)) is not None:
+                return value
+        return value_of(dict(run.flat), key)
+
+    def matches(self, run: ReportedRun, axes: Axes) -> bool:
+        """Whether an experiment has the values that the axes select."""
+        return all(_plain(self.value(run, key)) == value for key, value in axes.where.items())
+
     @cached_property
     def labels(self) -> dict[str, str]:
         """Each run's label among the runs of this study or part of one, by its id."""
@@ -329,6 +342,11 @@ def labels(runs: Sequence[ReportedRun]) -> list[str]:
         + OF_REHEARSED * (apart and run.rehearsed)
         for run, name in zip(runs, found, strict=True)
     ]
+
+
+def _plain(value: Any) -> Any:
+    """A value as a study writes it: of an option the name, whatever its settings."""
+    return value.name if isinstance(value, ChosenOption) else value
 
 
 def of_one_kind(runs: Sequence[ReportedRun]) -> list[ReportedRun]:

@@ -12,7 +12,6 @@ from kvscope.analyse.metric import Measure, is_of_time
 from kvscope.analyse.statistics import Estimate
 from kvscope.plan.figures import Axes
 from kvscope.quantities import join_words, plural
-from kvscope.report.axes import matches
 from kvscope.report.comparisons import (
     EVEN_SHARE,
     Comparison,
@@ -21,7 +20,6 @@ from kvscope.report.comparisons import (
     error_of_one_draw,
     group_by_change,
     half_words,
-    interval_words,
     mean_difference,
     mean_of,
     mean_ratio,
@@ -39,6 +37,7 @@ from kvscope.report.words import (
     NBSP,
     difference_text,
     estimate_text,
+    interval_words,
     percent,
     signed_percent,
 )
@@ -132,7 +131,7 @@ def _answer(study: StudyData, found: Sequence[Found], metric: Measure, axes: Axe
     """
     asked = study.question
     own = _along([*found], asked.key) if asked else []
-    own = [one for one in own if matches(study, one[0].other, axes)] or own
+    own = [one for one in own if study.matches(one[0].other, axes)] or own
     if not own:
         return ""
     best = _best(own, metric)

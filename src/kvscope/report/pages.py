@@ -52,6 +52,11 @@ def pages_of(study: StudyData) -> list[Page]:
     return [page for page in pages() if page.fits(study)]
 
 
+def styles() -> str:
+    """The style sheet of pages."""
+    return (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
+
+
 def load_template(path: Path, **filters: Callable[..., Any]) -> jinja2.Template:
     """The template in a file, with its filters; an undefined name in it is an error."""
     environment = jinja2.Environment(

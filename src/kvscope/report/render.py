@@ -26,6 +26,7 @@ LARGE_SVG = 100_000  # bytes; above it, a PNG of 96 dots an inch may be smaller
 # What an image needs no longer once it is drawn: roles and labels of its marks.
 _UNSEEN = re.compile(r' (?:aria-[a-z]+|role|pointer-events)="[^"]*"')
 _AS_IT_IS = " <>/='():;,+-.!?*@_$[]|"  # characters of a data URL that need no escape
+_WIDTH = re.compile(r'width="(\d+)')
 _TAG = re.compile(r"<[^>]*>")
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
 
@@ -43,6 +44,13 @@ class Printed:
         for suffix, content in (("pdf", self.pdf), ("png", self.png)):
             with atomic_path(directory / f"{name}.{suffix}") as temporary:
                 temporary.write_bytes(content)
+
+    @property
+    def width_px(self) -> int:
+        """How wide it is, in pixels of 1/96 inch."""
+        found = _WIDTH.search(self.svg)
+        assert found
+        return int(found[1])
 
     @property
     def url(self) -> str:

@@ -4,6 +4,7 @@ import math
 import re
 from typing import Any
 
+from kvscope.analyse.estimates import Ratio
 from kvscope.analyse.metric import Measure
 from kvscope.analyse.statistics import Estimate
 from kvscope.plan import registry
@@ -109,6 +110,23 @@ def signed_percent(ratio: float) -> str:
     """'+12 %' of the ratio 1.12, '−12 %' of 0.88; '+∞' of an infinite one."""
     change = percent(abs(ratio - 1)) if math.isfinite(ratio) else "∞"
     return f"{'−' if ratio < 1 else '+'}{change}"
+
+
+def interval_words(ratio: Ratio) -> str:
+    """The interval of the difference: ' (9 % to 15 %)', or ' (2 % lower to 5 % higher)'.
+
+    Empty for two numbers without noise.
+    """
+    low, high = ratio.low - 1, ratio.high - 1
+    if low == high:
+        return ""
+    if ratio.sign < 0:
+        return f" ({percent(-high)} to {percent(-low)})"
+    if math.isinf(high):
+        return f" (at least {percent(low)})" if ratio.sign else ""
+    if ratio.sign:
+        return f" ({percent(low)} to {percent(high)})"
+    return f" ({percent(-low)} lower to {percent(high)} higher)"
 
 
 def difference_text(apart: Estimate, shown: Measure) -> str:

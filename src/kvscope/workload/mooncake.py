@@ -15,7 +15,6 @@ from typing import Annotated, ClassVar
 from kvscope.errors import BadInput
 from kvscope.plan.fields import Label, Requests, Tokens, impossible
 from kvscope.plan.parts import Conditions
-from kvscope.plan.workload import BY_PASS
 from kvscope.workload.blocks import BlockTrace, Row, block_ids, seconds, whole_number
 from kvscope.workload.script import Text, Turn
 from kvscope.workload.time_unit import TimeUnit, per_second, refuse_ambiguous, unless_effective
@@ -94,7 +93,7 @@ class Mooncake(BlockTrace):
 
     def _passes(self, row: Row, place: str) -> tuple[int | None, int | None]:
         """The passes before which a request comes and is aborted; None for what is not by pass."""
-        if self.arrival != BY_PASS:
+        if not self.comes_by_pass:
             return None, None
         came = whole_number(row, "arrival_pass", place, 0)
         if row.get("abort_pass") is None:

@@ -6,8 +6,7 @@ Every sentence follows from the rows that `kvscope_explain.life` reads.
 from collections.abc import Iterator
 from typing import Any
 
-from kvscope.api.actions import action
-from kvscope.api.tables import copies
+from kvscope.api.tables import actions, copies
 from kvscope.api.words import plural, short_duration, time_sources
 from kvscope_explain.life import (
     COPIED,
@@ -172,7 +171,8 @@ def _preempted(facts: dict[str, Any]) -> str:
     room = f"to make room for {names(others)}" if others else "for want of a block of its own"
     wanted = ", since the host pool was full" if facts["refused"] else ""
     tokens = plural(facts["tokens"], "token")
-    lost = f"{plural(facts['blocks'], 'block')} of {tokens} {action(facts['action']).lost}{wanted}"
+    done = actions.action(facts["action"]).lost
+    lost = f"{plural(facts['blocks'], 'block')} of {tokens} {done}{wanted}"
     return f"preempted {chosen} {room}: {lost}; waits to resume"
 
 

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from kvscope.plan.models import OPT_POSITION_OFFSET, Model
+from kvscope.api.models import Model
 
 Tensors = dict[str, torch.Tensor]
 Shapes = dict[str, tuple[int, ...]]
 
+POSITION_OFFSET = 2  # rows of OPT's table of positions before that of the first (padding)
 MOST_ROWS = 8192  # of a product in the MLP, whose inner rows are several times as wide
 
 
@@ -108,7 +109,7 @@ class Opt(Architecture):
     def outer_shapes(self) -> Shapes:
         """Token and position embeddings, the last norm; the output layer is the embedding."""
         model = self.model
-        positions = model.max_position_embeddings + OPT_POSITION_OFFSET
+        positions = model.max_position_embeddings + POSITION_OFFSET
         shapes: Shapes = {
             "embedding": (model.vocab_size, model.hidden_size),
             "positions": (positions, model.hidden_size),
@@ -119,7 +120,7 @@ class Opt(Architecture):
 
     def embed(self, outer: Tensors, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """The sum of both embeddings."""
-        return outer["embedding"][ids] + outer["positions"][positions + OPT_POSITION_OFFSET]
+        return outer["embedding"][ids] + outer["positions"][positions + POSITION_OFFSET]
 
     def _norm(self, x: torch.Tensor, w: Tensors, name: str) -> torch.Tensor:
         return functional.layer_norm(x, x.shape[-1:], w[name], w[f"{name}_bias"])

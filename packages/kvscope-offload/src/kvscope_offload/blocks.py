@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import takewhile
 from typing import NamedTuple
 
-from kvscope.errors import KvscopeError
+from kvscope.api.errors import KvscopeError
 
 
 class Content(Enum):

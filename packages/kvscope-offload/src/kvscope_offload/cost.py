@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kvscope.plan.hardware.hardware import Hardware
-from kvscope.plan.models import BYTES, Model
+from kvscope.api.models import Model
+from kvscope.api.models import hardware as data
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Sizes:
     @classmethod
     def of(cls, model: Model) -> "Sizes":
         """The sizes of a model's layer."""
-        width = BYTES[model.dtype]
+        width = model.number_bytes
         return cls(
             2 * model.kv_heads * model.head_size * width,
             model.hidden_size * width,
@@ -105,7 +105,7 @@ class CostModel:
         )
 
     @classmethod
-    def of_hardware(cls, model: Model, hardware: Hardware) -> "CostModel":
+    def of_hardware(cls, model: Model, hardware: data.Hardware) -> "CostModel":
         """The same of a GPU's data file, with the rates that its kernels and copies reach."""
         rates = hardware.pinned_in_bytes_per_s, hardware.gemm_flops_per_s
         roofline = cls.of_rates(model, *rates, hardware.memory_bytes_per_s * hardware.read_share)

@@ -5,13 +5,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from kvscope.evidence import ALL, KV_GROUPS
-from kvscope.plan.device import Device, Kernels, Speed
-from kvscope.plan.devices.modeled import ModeledHardware
-from kvscope.plan.fields import GIB, Count, Gib, Label, Real, impossible
-from kvscope.plan.models import BYTES
-from kvscope.plan.parts import Conditions
-from kvscope_offload.cost import Sizes, layer_parameters
+from kvscope.api.devices import Device, Kernels, ModeledHardware, Speed
+from kvscope.api.devices import evidence as known
+from kvscope.api.settings import Conditions, Label, fields, impossible
+from kvscope_offload.cost import Sizes
 from kvscope_offload.policies import POLICIES
 from kvscope_offload.policy import OffloadPolicy
 
@@ -34,19 +31,19 @@ class OffloadDevice(Device):
     in_id: ClassVar[tuple[str, ...]] = ("threads", "policy")
     times_layers: ClassVar[bool] = False
     caches_prefixes: ClassVar[bool] = False
-    evidence: ClassVar[frozenset[str]] = ALL - {KV_GROUPS}
+    evidence: ClassVar[frozenset[str]] = known.ALL - {known.KV_GROUPS}
     torch_device: ClassVar[str]
 
     policy: Annotated[str, Label("offload policy", "{}")] = "hybrid"
     weights: Annotated[Literal["streamed", "resident"] | None, Label("weights")] = None
-    minibatches: Annotated[Count | None, Label("mini-batches")] = None
-    device_gib: Annotated[Gib | None, Label("cache on the device (GiB)")] = None
-    share: Annotated[Annotated[Real, Field(ge=0, le=1)] | None, Label("share of the context")] = (
-        None
-    )
+    minibatches: Annotated[fields.Count | None, Label("mini-batches")] = None
+    device_gib: Annotated[fields.Gib | None, Label("cache on the device (GiB)")] = None
+    share: Annotated[
+        Annotated[fields.Real, Field(ge=0, le=1)] | None, Label("share of the context")
+    ] = None
     spread_weights: Annotated[bool | None, Label("weights spread over mini-batches")] = None
     balanced: Annotated[bool | None, Label("balanced mini-batches")] = None
-    buffers: Annotated[Count | None, Label("staging buffers")] = None
+    buffers: Annotated[fields.Count | None, Label("staging buffers")] = None
 
     @property
     def slug(self) -> str:
@@ -67,7 +64,7 @@ class OffloadDevice(Device):
 
     def offload_policy(self, host_bytes: float) -> OffloadPolicy:
         """The policy with its settings, and so much host memory for the context."""
-        keys = self.policy_keys | {"name": self.policy, "host_gib": host_bytes / GIB}
+        keys = self.policy_keys | {"name": self.policy, "host_gib": host_bytes / fields.GIB}
         return POLICIES[self.policy].model_validate(keys)
 
     def memory_bytes(self, experiment: Conditions) -> int:
@@ -100,7 +97,7 @@ class OffloadCpu(OffloadDevice):
     torch_device: ClassVar[str] = "cpu"
 
     link_gb_per_s: Annotated[
-        Annotated[Real, Field(gt=0)] | None, Label("link (GB/s)", "link {} GB/s")
+        Annotated[fields.Real, Field(gt=0)] | None, Label("link (GB/s)", "link {} GB/s")
     ] = None
 
     @property
@@ -155,10 +152,10 @@ class OffloadModeled(OffloadDevice, ModeledHardware):
     def needed_bytes(self, experiment: Conditions) -> float:
         """Weights, the device's part of the context, and staging buffers."""
         model = experiment.model
-        layer = layer_parameters(model) * BYTES[model.dtype]
+        layer = Sizes.of(model).weight_bytes
         policy = self.offload_policy(experiment.cache_blocks * experiment.block_bytes)
         weights = model.weight_bytes - (max(0, model.layers - 2) * layer if policy.streamed else 0)
-        return weights + (policy.device_gib or 0.0) * GIB + self._staging_bytes(policy, experiment)
+        return weights + policy.device_bytes + self._staging_bytes(policy, experiment)
 
     def _staging_bytes(self, policy: OffloadPolicy, experiment: Conditions) -> float:
         """Of the longest requests, as many as a mini-batch may have."""
@@ -166,6 +163,6 @@ class OffloadModeled(OffloadDevice, ModeledHardware):
         requests = experiment.engine.max_num_seqs
         if not policy.host_cache:
             request_bytes = longest * sizes.kv_bytes * experiment.model.layers
-            requests = int((policy.device_gib or 0.0) * GIB // request_bytes)
+            requests = int(policy.device_bytes // request_bytes)
         count = -(-requests // policy.minibatches)
         return policy.schedule.buffers * count * longest * (sizes.kv_bytes + sizes.activation_bytes)

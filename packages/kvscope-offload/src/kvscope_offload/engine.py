@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kvscope.plan.models import Model
+from kvscope.api.models import Model
 from kvscope_offload.cost import CostModel
 from kvscope_offload.generation import Generation, Length, Limits, rounds
 from kvscope_offload.pipeline import Pass

@@ -11,9 +11,8 @@ from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
-from kvscope.errors import BadInput
-from kvscope.plan.fields import GIB
-from kvscope.plan.parts import Conditions
+from kvscope.api.errors import BadInput
+from kvscope.api.settings import Conditions, fields
 from kvscope_offload.amounts import effort, width_bytes
 from kvscope_offload.blocks import Content, Kind, Minibatch, Place, Pools, Row, Sequence
 from kvscope_offload.cost import CostModel, Sizes
@@ -69,8 +68,8 @@ class Generation:
             len(self.sequences),
             tokens,
             min(policy.minibatches, len(self.sequences)),
-            (policy.device_gib or 0.0) * GIB / self.layers,
-            policy.host_gib and policy.host_gib * GIB / self.layers,
+            policy.device_bytes / self.layers,
+            policy.host_gib and policy.host_gib * fields.GIB / self.layers,
             policy.streamed,
         )
 
@@ -116,7 +115,7 @@ class Generation:
     @property
     def host_room(self) -> float:
         """Bytes of the cache that the host may hold."""
-        return (self.policy.host_gib or 0.0) * GIB if self.policy.host_cache else 0.0
+        return (self.policy.host_gib or 0.0) * fields.GIB if self.policy.host_cache else 0.0
 
     def block_bytes(self, content: Content) -> int:
         """Bytes of a block over all layers."""
@@ -163,7 +162,7 @@ class Generation:
     def _pool_sizes(self, split: Split) -> dict[Kind, int]:
         """The device's pool holds activations first, then K and V; the host the rest."""
         needs = self._needs(split)
-        device_bytes = (self.policy.device_gib or 0.0) * GIB
+        device_bytes = self.policy.device_bytes
         sizes: dict[Kind, int] = {}
         for content in (Content.ACTIVATION, Content.KV):
             fits = int(device_bytes // self.block_bytes(content))
@@ -188,11 +187,11 @@ class Generation:
         if policy.host_cache:
             return (
                 f"cache.blocks gives the host {policy.host_gib or 0:.3g} GiB, but {who} keep "
-                f"{on_host / GIB:.3g} GiB there with device.policy={policy.name}; {remedy}"
+                f"{on_host / fields.GIB:.3g} GiB there with device.policy={policy.name}; {remedy}"
             )
         return (
-            f"device.device_gib ({policy.device_gib or 0:g}) is {on_host / GIB:.3g} GiB too small "
-            f"for {who} with device.policy={policy.name}; {remedy}"
+            f"device.device_gib ({policy.device_gib or 0:g}) is {on_host / fields.GIB:.3g} GiB too "
+            f"small for {who} with device.policy={policy.name}; {remedy}"
         )
 
     def _needs(self, split: Split) -> dict[Content, int]:
@@ -240,7 +239,7 @@ def rounds(
     blocks_left = limits.blocks if limits.blocks is not None else 2**62
     if not policy.host_cache:
         block_bytes = layers * block_size * sizes.kv_bytes
-        blocks_left = min(blocks_left, int((policy.device_gib or 0.0) * GIB // block_bytes))
+        blocks_left = min(blocks_left, int(policy.device_bytes // block_bytes))
     room = (limits.requests, 2**62 if limits.tokens is None else limits.tokens, blocks_left)
     batches: list[list[int]] = []
     left = (0, 0, 0)

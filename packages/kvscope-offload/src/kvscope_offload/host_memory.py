@@ -9,7 +9,7 @@ import weakref
 
 import torch
 
-from kvscope.errors import KvscopeError
+from kvscope.api.errors import KvscopeError
 
 
 def host_tensor(shape: tuple[int, ...], dtype: torch.dtype, pinned: bool) -> torch.Tensor:

@@ -4,11 +4,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
 
-from kvscope.engine.devices.virtual.clock import VirtualClock
-from kvscope.plan.devices.dry import TOKEN
-from kvscope.plan.hardware.hardware import Hardware
-from kvscope.plan.models import Model
-from kvscope.plan.parts import Conditions
+from kvscope.api.devices import TOKEN
+from kvscope.api.engines import VirtualClock
+from kvscope.api.models import Model, hardware
+from kvscope.api.settings import Conditions
 from kvscope_offload.cost import CostModel
 from kvscope_offload.engine import Engine, Prompt
 from kvscope_offload.generation import Generation, Length, Limits, rounds
@@ -24,7 +23,7 @@ class ModeledGpu(Protocol):
     """Attributes of a device that models a GPU (`device.OffloadModeled`)."""
 
     @property
-    def numbers(self) -> Hardware:
+    def numbers(self) -> hardware.Hardware:
         """The numbers of the GPU and its host."""
 
     def offload_policy(self, host_bytes: float) -> OffloadPolicy:

@@ -5,11 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvscope.engine.devices.platform import Platform
-from kvscope.engine.devices.virtual.clock import VirtualClock
-from kvscope.errors import BadInput
-from kvscope.plan.experiment import Experiment
-from kvscope.plan.workload import BY_PASS
+from kvscope.api.engines import Platform, VirtualClock
+from kvscope.api.errors import BadInput
+from kvscope.api.experiments import Experiment
 from kvscope_offload.device import OffloadDevice, OffloadModeled
 
 if TYPE_CHECKING:
@@ -86,13 +84,14 @@ class ModeledOffloadPlatform(Platform):
 
 def refuse_timeout(experiment: Experiment) -> None:
     """BadInput if requests may be aborted: a batch is computed to its end."""
-    if experiment.workload.arrival == BY_PASS:
+    workload = experiment.workload
+    if workload.comes_by_pass:
         raise BadInput(
-            f"workload.arrival must not be {BY_PASS!r} on device {experiment.device.name}, which "
-            "computes a batch to its end"
+            f"workload.arrival must not be {workload.arrival!r} on device "
+            f"{experiment.device.name}, which computes a batch to its end"
         )
-    if experiment.workload.timeout_s is not None:
+    if workload.timeout_s is not None:
         raise BadInput(
-            f"workload.timeout_s ({experiment.workload.timeout_s:g}) must be null on device "
+            f"workload.timeout_s ({workload.timeout_s:g}) must be null on device "
             f"{experiment.device.name}, which computes a batch to its end"
         )

@@ -2,8 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from kvscope.plan.fields import Count, Gib, Label
-from kvscope.plan.option import Option
+from kvscope.api.settings import Label, Option, fields
 from kvscope_offload.cost import CostModel
 from kvscope_offload.pipeline import Style
 from kvscope_offload.split import Demand, Split, Trial
@@ -23,9 +22,14 @@ class OffloadPolicy(Option):
     balances: ClassVar[bool] = True  # mini-batches are formed by what requests load and compute
 
     weights: Annotated[Literal["streamed", "resident"], Label("weights")] = "streamed"
-    minibatches: Annotated[Count, Label("mini-batches")] = 4
-    device_gib: Annotated[Gib | None, Label("cache on the device (GiB)")] = None
-    host_gib: Annotated[Gib | None, Label("cache on the host (GiB)")] = None
+    minibatches: Annotated[fields.Count, Label("mini-batches")] = 4
+    device_gib: Annotated[fields.Gib | None, Label("cache on the device (GiB)")] = None
+    host_gib: Annotated[fields.Gib | None, Label("cache on the host (GiB)")] = None
+
+    @property
+    def device_bytes(self) -> float:
+        """Bytes of the cache on the device, at the most."""
+        return (self.device_gib or 0.0) * fields.GIB
 
     @property
     def streamed(self) -> bool:

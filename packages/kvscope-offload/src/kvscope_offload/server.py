@@ -7,19 +7,16 @@ takes the next: it is made for throughput, not for latency.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kvscope.engine.marks import Marks
-from kvscope.engine.port import Finished
-from kvscope.engine.recording import PassRecord, Recording, ScheduledRequest
-from kvscope.kv_plan import KvGroup
+from kvscope.api.engines import Finished, Platform
+from kvscope.api.engines import rows as engine_rows
+from kvscope.api.recording import Marks
+from kvscope.api.tables import kv_plan
 from kvscope_offload.amounts import context_bytes
 from kvscope_offload.engine import Engine, PassResult
 from kvscope_offload.generation import Limits
 from kvscope_offload.prediction import Prediction
-
-if TYPE_CHECKING:
-    from kvscope.engine.devices.platform import Platform
 
 
 @dataclass(frozen=True)
@@ -35,10 +32,10 @@ class Request:
 class OffloadServer:
     """The engine as runs see one (`engine.port.Engine`); its own scheduler."""
 
-    platform: "Platform"
+    platform: Platform
     engine: Engine
     waiting: list["Request"] = field(default_factory=list)
-    recording: Recording = field(default_factory=Recording)
+    recording: engine_rows.Recording = field(default_factory=engine_rows.Recording)
     marks: Marks = field(default_factory=Marks)
     tracer: None = None
     host_blocks_total: int = 0  # of requests that are preempted, of which there are none
@@ -52,7 +49,7 @@ class OffloadServer:
         self._prediction = Prediction(self.engine)
 
     @property
-    def kv_groups(self) -> tuple[KvGroup, ...]:
+    def kv_groups(self) -> tuple[kv_plan.KvGroup, ...]:
         """Empty: its layers share one table, and vLLM groups none."""
         return ()
 
@@ -91,7 +88,7 @@ class OffloadServer:
     def empty_prefix_cache(self) -> None:
         """There is none."""
 
-    def begin(self, recording: Recording, marks: Marks) -> None:
+    def begin(self, recording: engine_rows.Recording, marks: Marks) -> None:
         """Note what follows in this recording."""
         self.recording, self.marks = recording, marks
 
@@ -152,17 +149,17 @@ class OffloadServer:
             Limits.of(experiment),
         )
 
-    def _record(self, done: PassResult, begun: set[str], ended: set[str]) -> PassRecord:
+    def _record(self, done: PassResult, begun: set[str], ended: set[str]) -> engine_rows.PassRecord:
         """The record of a pass, in the recording, but for its times."""
         rows, size = done.step.rows, self.engine.block_size
         used = sum(-(-(row.context_tokens + row.new_tokens) // size) for row in rows)
         batch = [
-            ScheduledRequest(name, row.new_tokens, row.context_tokens, [token], place)
+            engine_rows.ScheduledRequest(name, row.new_tokens, row.context_tokens, [token], place)
             for place, (name, row, token) in enumerate(
                 zip(self._ids(done), rows, done.tokens, strict=True)
             )
         ]
-        record = PassRecord(
+        record = engine_rows.PassRecord(
             schedule_start_ns=0,
             schedule_end_ns=0,
             finished_before=ended,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from kvscope.plan.models import Model
+from kvscope.api.models import Model
 from kvscope_offload.architecture import architecture
 from kvscope_offload.cost import CostModel
 from kvscope_offload.engine import Engine, PassResult, Prompt

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from kvscope.arraytypes import Int64s
 from kvscope_offload.amounts import loaded_bytes, stored_bytes
 from kvscope_offload.architecture import Architecture, Tensors, attend
 from kvscope_offload.blocks import Content, Kind, Minibatch, Place
@@ -365,7 +365,7 @@ class TensorWork:
             max(lengths) + 1,
         )
 
-    def _tensor(self, parts: Sequence[Int64s]) -> torch.Tensor:
+    def _tensor(self, parts: Sequence[npt.NDArray[np.int64]]) -> torch.Tensor:
         """Numbers on the device."""
         made = torch.from_numpy(np.concatenate(parts) if parts else np.zeros(0, np.int64))
         if self.arch.device.type == "cuda":

@@ -20,6 +20,7 @@ from kvscope.plan.grid import expand
 from kvscope.workload.requests import build
 from kvscope_offload.blocks import Sequence
 from kvscope_offload.device import OffloadCpu, OffloadDevice, OffloadModeled
+from kvscope_offload.platform import refuse_timeout
 from kvscope_offload.policies import POLICIES
 
 CONFIG = layers.SHIPPED_CONFIG
@@ -63,6 +64,18 @@ def test_what_cannot_work_is_refused_in_words(overrides, sentence):
     keys = {word.partition("=")[0]: word for word in (*BASE, "cache.blocks=64", *overrides)}
     with pytest.raises(BadInput, match=sentence):
         expand(None, [*keys.values()], CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [("arrival", "passes", "not be 'passes'"), ("timeout_s", 3.0, "be null")],
+)
+def test_what_would_change_a_batch_that_is_computed_is_refused(key, value, words):
+    asked = planned()
+    refuse_timeout(asked)
+    workload = asked.workload.model_copy(update={key: value})
+    with pytest.raises(BadInput, match=rf"workload\.{key} .*must {words} on device offload, "):
+        refuse_timeout(asked.model_copy(update={"workload": workload}))
 
 
 def test_a_gpu_is_reserved_for_the_gpu_alone():

@@ -10,13 +10,12 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse.events import Events, read_events, traced_parts
-from kvscope.arraytypes import Bools
-from kvscope.events import KINDS
-from kvscope.report.data import ReportedRun, StudyData
-from kvscope.report.figures.figure import NUMBER, PAPER, Drawing, Spec, View, number, text
-from kvscope.report.settings import flat
-from kvscope.report.theme import PALETTE
+from kvscope.api.figures import Drawing, Spec, View, charts, theme
+from kvscope.api.runs import traced
+from kvscope.api.sections import ReportedRun, StudyData
+from kvscope.api.tables import kv_events
+from kvscope.api.wording import traits
+from kvscope_paper.arrays import Bools
 from kvscope_paper.comparison import device_words
 from kvscope_paper.published.trace import KEYS, TOO_LONG, published_accesses
 from kvscope_paper.series_look import remark_lines
@@ -25,7 +24,7 @@ PASSES = 5
 MOST_RUNS = 3
 MICROSECONDS = 1e-3  # in a nanosecond
 AXIS_PX, GAP_PX, HEIGHT = 64, 12, 150
-WIDTH = (PAPER - AXIS_PX - GAP_PX * (PASSES - 1)) // PASSES
+WIDTH = (charts.PAPER - AXIS_PX - GAP_PX * (PASSES - 1)) // PASSES
 SHORTEST = 0.02  # of an axis: what is shorter could not be seen
 REQUESTS = ("R1", "R2", "R3", "R4")
 KINDS_OF = {"writes": ("k_write", "v_write"), "reads": ("k_read", "v_read")}
@@ -55,7 +54,7 @@ def draw(what: str, study: StudyData, _: str) -> Drawing | None:
     if not study.runs:
         return None
     rows = [(PUBLISHED, published_accesses()), *_ours(study)]
-    charts: list[Spec] = []
+    plots: list[Spec] = []
     data: dict[str, pd.DataFrame] = {}
     for title, accesses in rows:
         own = accesses[accesses["kind"].isin(KINDS_OF[what])]
@@ -63,13 +62,13 @@ def draw(what: str, study: StudyData, _: str) -> Drawing | None:
             continue
         cells = []
         for place in range(1, PASSES + 1):
-            name = f"row{len(charts)}pass{place}"
+            name = f"row{len(plots)}pass{place}"
             data[name] = _bars(own[own["pass"] == place])
             cells.append(_chart(name, data[name], own, place, title))
-        charts.append({"hconcat": cells, "bounds": "flush", "spacing": GAP_PX})
+        plots.append({"hconcat": cells, "bounds": "flush", "spacing": GAP_PX})
     return Drawing(
-        (View({"vconcat": charts, "spacing": 14}, data),),
-        remarks=remark_lines(REMARKS[what], PAPER),
+        (View({"vconcat": plots, "spacing": 14}, data),),
+        remarks=remark_lines(REMARKS[what], charts.PAPER),
     )
 
 
@@ -81,7 +80,7 @@ DRAW: dict[str, Callable[[StudyData, str], Drawing | None]] = {
 def _ours(study: StudyData) -> Iterator[tuple[str, pd.DataFrame]]:
     """The accesses of each experiment that was traced, under its device."""
     for run in [run for run in study.runs if run.repeats and run.trace][:MOST_RUNS]:
-        yield f"ours, {device_words(dict(flat(run.settings)))}", accesses_of(run)
+        yield f"ours, {device_words(dict(traits.flat(run.settings)))}", accesses_of(run)
 
 
 def accesses_of(run: ReportedRun) -> pd.DataFrame:
@@ -90,15 +89,15 @@ def accesses_of(run: ReportedRun) -> pd.DataFrame:
     Times are in µs since the layer's first access of the pass.
     """
     assert run.trace
-    parts = traced_parts(run.trace.path, run.repeats[0])
+    parts = traced.traced_parts(run.trace.path, run.repeats[0])
     steps = parts["step"].unique()[:PASSES].tolist()
-    events = read_events(run.trace.path, run.repeats[0], steps, [int(parts["layer"].min())])
+    events = traced.read_events(run.trace.path, run.repeats[0], steps, [int(parts["layer"].min())])
     events = events.take(_of_first_head(events))
     names = sorted(events.requests, key=lambda name: (len(name), name))
     rows = pd.DataFrame(
         {
             "pass": events.step,
-            "kind": np.array(KINDS)[events.kind],
+            "kind": np.array(kv_events.KINDS)[events.kind],
             "request": [names.index(events.requests[n]) + 1 for n in events.request],
             "block": events.block,
             "start": events.start_ns * MICROSECONDS,
@@ -112,7 +111,7 @@ def accesses_of(run: ReportedRun) -> pd.DataFrame:
     return found.assign(duration=found["end"] - found["start"]).drop(columns="end")
 
 
-def _of_first_head(events: Events) -> Bools:
+def _of_first_head(events: traced.Events) -> Bools:
     """Events of requests, of each kind those of its first head."""
     own = np.zeros(len(events), bool)
     for kind in np.unique(events.kind):
@@ -159,17 +158,19 @@ def _chart(name: str, bars: pd.DataFrame, row: pd.DataFrame, place: int, title: 
         **size,
         "mark": {"type": "rect", "clip": True},
         "encoding": {
-            "x": number(
+            "x": charts.number(
                 "start",
                 title=f"Time ({unit})",
                 scale={"domain": [0, float(bars["end"].max()) or 1], "nice": False},
-                axis={"tickCount": 3, "format": NUMBER, "labelFlush": True},
+                axis={"tickCount": 3, "format": charts.NUMBER, "labelFlush": True},
             ),
             "x2": {"field": "end"},
-            "y": number("bottom", **y),
+            "y": charts.number("bottom", **y),
             "y2": {"field": "top"},
-            "color": text("request", scale={"domain": [*REQUESTS], "range": [*PALETTE[:4]]}),
-            "opacity": text(
+            "color": charts.text(
+                "request", scale={"domain": [*REQUESTS], "range": [*theme.PALETTE[:4]]}
+            ),
+            "opacity": charts.text(
                 "tensor", scale={"type": "ordinal", "domain": ["K", "V"], "range": [1, 0.4]}
             ),
         },

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kvscope.analyse.estimates import Ratio
-from kvscope.quantities import join_words, plural
-from kvscope.report.comparisons import interval_words
-from kvscope.report.data import ReportedRun, StudyData
+from kvscope.api.sections import ReportedRun, StudyData
+from kvscope.api.wording import wording
+from kvscope.api.words import join_words, plural
 
 ADAPTIVE = "adaptive"
 # Settings of overflow policies that single policies and `adaptive` must share, if they have them.
@@ -21,18 +20,15 @@ MUCH = 0.03  # of the best policy's cost, by which adaptive should never lose
 class Regret:
     """What `adaptive` costs beyond the best single policy, as a share of that one's cost.
 
-    `ratio` is that of the two costs; None without an interval.
+    `interval` is that of the share, in words, and `certain` whether all of it is above 0: '' and
+    true without an interval.
     """
 
     run: ReportedRun
     best: ReportedRun
     share: float
-    ratio: Ratio | None
-
-    @property
-    def certain(self) -> bool:
-        """Whether the interval of the ratio is above 1, or there is none."""
-        return self.ratio is None or self.ratio.sign > 0
+    interval: str = ""
+    certain: bool = True
 
 
 def regrets(study: StudyData, metric: str) -> list[Regret]:
@@ -50,8 +46,12 @@ def regrets(study: StudyData, metric: str) -> list[Regret]:
         own, least = run.number(metric), best.number(metric)
         if own.value > 0 or least.value > 0:
             ratio = study.estimates.ratio(metric, run.id, best.id)
-            share = own.value / least.value if least.value > 0 else math.inf
-            found.append(Regret(run, best, (ratio.value if ratio else share) - 1, ratio))
+            if ratio:
+                interval = wording.interval_words(ratio).strip(" ()")
+                found.append(Regret(run, best, ratio.value - 1, interval, ratio.sign > 0))
+            else:
+                share = own.value / least.value if least.value > 0 else math.inf
+                found.append(Regret(run, best, share - 1))
     return found
 
 
@@ -77,7 +77,7 @@ def adaptive_regret(study: StudyData) -> list[str]:
         much = [one for one in finite if one.share > MUCH]
         certain = sum(one.certain for one in much)
         noise = f", beyond the noise in {certain}" if certain < len(much) else ""
-        where = [interval_words(most.ratio).strip(" ()")] if most.ratio and most.share > 0 else []
+        where = [most.interval] if most.share > 0 else []
         where += [f"more than {100 * MUCH:.0f} % in {len(much)}{noise}"] if much else []
         beyond = len(found) - len(finite)
         where += [f"above one of 0 in {beyond}"] if beyond else []

@@ -8,10 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.files import atomic_path
-from kvscope.report.data import ReportedRun, StudyData
-from kvscope.report.settings import flat
-from kvscope.report.words import setting_words
+from kvscope.api.files import files
+from kvscope.api.sections import ReportedRun, StudyData
+from kvscope.api.wording import traits, wording
 from kvscope_paper.agreement import KINDS, Kind, agrees, kind_of, rule
 from kvscope_paper.pass_values import pass_value, unit_of
 from kvscope_paper.published.cold_start import from_idle_s
@@ -116,7 +115,7 @@ def experiment_words(point: Point) -> str:
 
 def _words(settings: Mapping[str, Any]) -> str:
     return ", ".join(
-        str(value) if key.endswith((".name", ".path")) else setting_words(key, value)
+        str(value) if key.endswith((".name", ".path")) else wording.setting_words(key, value)
         for key, value in settings.items()
     )
 
@@ -125,7 +124,7 @@ def compare(study: StudyData) -> list[Comparison]:
     """Every published value that experiments of the study stand for: by figure, then by device."""
     devices: dict[str, list[tuple[ReportedRun, Mapping[str, Any]]]] = {}
     for run in study.complete:
-        settings = dict(flat(run.settings))
+        settings = dict(traits.flat(run.settings))
         devices.setdefault(device_words(settings), []).append((run, settings))
     found = (_compared(point, *own) for point in points() for own in devices.items())
     return [one for one in found if one is not None]
@@ -242,5 +241,5 @@ def write_comparison(
 ) -> None:
     """Write comparison.csv, or a part of it under another name."""
     frame = pd.DataFrame([one.row for one in found])
-    with atomic_path(directory / name) as temporary:
+    with files.atomic_path(directory / name) as temporary:
         frame.to_csv(temporary, index=False, float_format="%.6g")

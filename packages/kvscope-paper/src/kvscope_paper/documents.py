@@ -1,6 +1,6 @@
 """Generated tables of this package's documents: `python -m kvscope.docs DIRECTORY`."""
 
-from kvscope.docs import markdown
+from kvscope.api.documents import markdown
 from kvscope_paper.published.fitted import fitted_figures
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kvscope.report.data import StudyData
+from kvscope.api.sections import StudyData
 from kvscope_paper.adaptive import Regret, beside, regrets
 from kvscope_paper.comparison import Comparison, experiment_words
 

@@ -6,9 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from kvscope.plan import documents
-from kvscope.plan.fields import Part, Real
-from kvscope.report.settings import flat
+from kvscope.api.settings import Part, documents, fields
+from kvscope.api.wording import traits
 from kvscope_paper.published.figures import Value
 
 FILE = Path(__file__).parent / "layouts.yaml"
@@ -31,7 +30,7 @@ class RightAxis(Part):
 
     title: str
     table: Titles = Field(default_factory=list)
-    of: Real | None = None
+    of: fields.Real | None = None
 
 
 class Plot(Part):
@@ -74,7 +73,7 @@ class OfRuns(Part):
 
     def fits(self, settings: dict[str, Any]) -> bool:
         """Whether an experiment with these settings is one of them; a path counts by its name."""
-        found = dict(flat(settings))
+        found = dict(traits.flat(settings))
         return all(
             _value(key, found.get(key)) in (allowed if isinstance(allowed, list) else [allowed])
             for key, allowed in self.where.items()

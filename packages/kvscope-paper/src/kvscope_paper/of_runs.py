@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from kvscope.report.data import StudyData
-from kvscope.report.figures import registry
-from kvscope.report.figures.figure import Drawing
-from kvscope.report.settings import names, traits, varied_settings
+from kvscope.api.figures import Drawing, draw_figure
+from kvscope.api.sections import StudyData
+from kvscope.api.wording import traits
 from kvscope_paper import accesses_by_block
 from kvscope_paper.layouts import OfRuns
 from kvscope_paper.use_over_time import draw_use, draw_use_and_throughput
@@ -26,9 +25,9 @@ def draw_runs(asked: OfRuns, study: StudyData) -> Drawing | None:
         return draw(replace(study, runs=runs, figures=()), asked.published)
     if not runs:
         return None
-    apart = names(traits(varied_settings([run.settings for run in runs])))
+    apart = traits.names(traits.traits(traits.varied_settings([run.settings for run in runs])))
     shown = tuple(
         replace(run, label=own or run.label) for run, own in zip(runs, apart, strict=True)
     )
-    drawing = registry.draw_figure(replace(study, runs=shown, figures=()), asked.figure)
+    drawing = draw_figure(replace(study, runs=shown, figures=()), asked.figure)
     return drawing and replace(drawing, views=drawing.views[:1])

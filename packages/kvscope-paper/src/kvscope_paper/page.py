@@ -1,22 +1,18 @@
 """The page 'The paper, re-examined', beside a study's report."""
 
 import math
-import re
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-import kvscope
-from kvscope import report
-from kvscope.files import write_text
-from kvscope.paper import PAPER
-from kvscope.plan.hardware import hardware as data
-from kvscope.report.data import StudyData
-from kvscope.report.pages import Page, load_template
-from kvscope.report.render import Printed, print_figures
-from kvscope.report.words import number_text, percent
-from kvscope.time_sources import rehearsal_refused
+from kvscope.api.files import files
+from kvscope.api.machine import __version__
+from kvscope.api.models import hardware as data
+from kvscope.api.pages import pages, paper, render
+from kvscope.api.sections import StudyData
+from kvscope.api.wording import wording
+from kvscope.api.words import time_sources
 from kvscope_paper.adaptive import adaptive_regret
 from kvscope_paper.claims.registry import judged
 from kvscope_paper.comparison import (
@@ -65,16 +61,18 @@ def write_paper(study: StudyData, directory: Path) -> None:
     PAPER_PAGE.retire(directory)
     if study.rehearsed:
         run = study.rehearsed[0].directory
-        raise rehearsal_refused(f"{run} of study {study.name}", PAGE)
+        raise time_sources.rehearsal_refused(f"{run} of study {study.name}", PAGE)
     found = _compared(study)
     if not found:
         return
     write_comparison(found, directory)
     errors = left_out_errors(found)
-    template = load_template(HERE / "paper.html.j2", percent=percent, number=number_text)
+    template = pages.load_template(
+        HERE / "paper.html.j2", percent=wording.percent, number=wording.number_text
+    )
     text = template.render(
         study=study,
-        version=kvscope.__version__,
+        version=__version__,
         claims=judged(found, study.complete),
         devices=list(dict.fromkeys(one.device for one in found)),
         drawn=write_figures(list(figures(layouts(), found, study)), directory),
@@ -90,15 +88,15 @@ def write_paper(study: StudyData, directory: Path) -> None:
         policies=POLICIES,
         further=list(further(study, found)),
         regret=adaptive_regret(study),
-        paper=PAPER.citation,
+        paper=paper.PAPER.citation,
         csv=COMPARISON_FILE,
         directory=FIGURES,
-        styles=Markup((Path(report.__file__).parent / "report.css").read_text(encoding="utf-8")),
+        styles=Markup(pages.styles()),
     )
-    write_text(directory / PAGE, text)
+    files.write_text(directory / PAGE, text)
 
 
-PAPER_PAGE = Page(
+PAPER_PAGE = pages.Page(
     file=PAGE,
     title="The paper, figure by figure",
     summary="its figures and claims beside the results of this study.",
@@ -117,7 +115,7 @@ def write_figures(drawn: list[Figure], directory: Path) -> list[dict[str, Any]]:
         for one in drawn
         for place, drawing in enumerate(one.drawings)
     }
-    prints = print_figures(parts)
+    prints = render.print_figures(parts)
     for name, printed in prints.items():
         printed.write(directory / FIGURES, name)
     shown = []
@@ -130,16 +128,10 @@ def write_figures(drawn: list[Figure], directory: Path) -> list[dict[str, Any]]:
             {
                 "layout": one.layout,
                 "images": [
-                    (name, Markup(prints[name].url), _width_px(prints[name])) for name in own
+                    (name, Markup(prints[name].url), round(LARGER * prints[name].width_px))
+                    for name in own
                 ],
                 "tables": list(by_figure(one.found)),
             }
         )
     return shown
-
-
-def _width_px(printed: Printed) -> int:
-    """How wide the page shows it, at most: larger than in print, in which letters are small."""
-    found = re.search(r'width="(\d+)', printed.svg)
-    assert found
-    return round(LARGER * int(found[1]))

@@ -4,9 +4,9 @@ import math
 
 import pandas as pd
 
-from kvscope.analyse.events import Events, read_events
-from kvscope.events import K_READ, K_WRITE
-from kvscope.report.data import ReportedRun
+from kvscope.api.runs import traced
+from kvscope.api.sections import ReportedRun
+from kvscope.api.tables import kv_events
 
 TOKENS, READS = "tokens", "reads"
 OF_EVENTS = {"tokens_written": TOKENS, "k_reads": READS}
@@ -34,7 +34,7 @@ def pass_value(run: ReportedRun, metric: str, step: int) -> float:
         return float(found.iloc[0]) if len(found) else math.nan
     if run.trace is None:
         return math.nan
-    events = read_events(run.trace.path, repeat, [step], [0])
+    events = traced.read_events(run.trace.path, repeat, [step], [0])
     if not len(events):
         return math.nan
     return float(_tokens_written(events) if metric == "tokens_written" else _k_reads(events))
@@ -46,10 +46,10 @@ def _column(steps: pd.DataFrame, metric: str) -> pd.Series:
     return steps[metric]
 
 
-def _tokens_written(events: Events) -> int:
-    return int(events.tokens[events.kind == K_WRITE].sum())
+def _tokens_written(events: traced.Events) -> int:
+    return int(events.tokens[events.kind == kv_events.K_WRITE].sum())
 
 
-def _k_reads(events: Events) -> int:
-    reads = events.kind == K_READ
+def _k_reads(events: traced.Events) -> int:
+    reads = events.kind == kv_events.K_READ
     return int((events.kv_head[reads] == events.kv_head[reads].min()).sum()) if reads.any() else 0

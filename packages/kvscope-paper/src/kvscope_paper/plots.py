@@ -9,11 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.report import theme
-from kvscope.report.data import StudyData
-from kvscope.report.figures.figure import LETTER, PAPER, Drawing, Spec, View, grid, number, text
-from kvscope.report.theme import SHAPES
-from kvscope.report.words import setting_words, value_words
+from kvscope.api.figures import Drawing, Spec, View, charts, theme
+from kvscope.api.sections import StudyData
+from kvscope.api.wording import wording
 from kvscope_paper.comparison import DIFFERS, Comparison
 from kvscope_paper.layouts import Layout, Plot, RightAxis
 from kvscope_paper.of_runs import draw_runs
@@ -98,12 +96,12 @@ def _remarks(panels: Sequence[Panel]) -> set[str]:
 
 def _drawing(panels: Sequence[Panel], series: Sequence[str], remarks: Sequence[str]) -> Drawing:
     beside = min(MOST_BESIDE, len(panels))
-    across = COLUMN if beside == 1 else PAPER
+    across = COLUMN if beside == 1 else charts.PAPER
     each = (across - GAP_PX * (beside - 1)) // beside
     look = Look(series, [name for name in series if _has(panels, name)], across)
     data: dict[str, pd.DataFrame] = {}
     cells = [_cell(panel, look, each, f"plot{n}", data) for n, panel in enumerate(panels)]
-    chart = grid(cells, beside)
+    chart = charts.grid(cells, beside)
     chart["resolve"]["scale"] |= {"xOffset": "independent"}
     return Drawing((View(chart, data),), remarks=remark_lines(remarks, across))
 
@@ -117,7 +115,7 @@ def _cell(panel: Panel, look: Look, across: int, name: str, data: dict[str, pd.D
     plot = panel.plot
     width = across - AXIS_PX * (2 if plot.right else 1)
     data[name] = panel.rows
-    title = {"text": wrap(panel.title, round(width / LETTER)), "fontWeight": "normal"}
+    title = {"text": wrap(panel.title, round(width / charts.LETTER)), "fontWeight": "normal"}
     cell: Spec = {
         "data": {"name": name},
         **({"title": title} if panel.title else {}),
@@ -142,7 +140,9 @@ def _share(right: RightAxis) -> Spec:
     return {
         "transform": [{"calculate": f"100 * datum.published / {right.of}", "as": "share"}],
         "mark": {"type": "point", "opacity": 0},
-        "encoding": {"y": number("share", **share, scale={"domain": [0, 100], "nice": False})},
+        "encoding": {
+            "y": charts.number("share", **share, scale={"domain": [0, 100], "nice": False})
+        },
     }
 
 
@@ -156,14 +156,14 @@ def _right(plot: Plot, panel: Panel, look: Look, width: int) -> list[Spec]:
     return [
         {
             "mark": {"type": "line", "strokeWidth": THIN, "opacity": 0.8},
-            "encoding": {**x, "y": number("published", **y), **colour},
+            "encoding": {**x, "y": charts.number("published", **y), **colour},
         },
         {
             "transform": [{"filter": "isValid(datum.ours)"}],
             "mark": {"type": "point", "size": 14, "strokeWidth": THIN, "opacity": 1},
             "encoding": {
                 **x,
-                "y": number("ours", **y),
+                "y": charts.number("ours", **y),
                 "color": colour["color"],
                 "stroke": _rim(colour),
             },
@@ -240,7 +240,7 @@ def _x_words(one: Comparison, plot: Plot) -> str:
     value = one.point.settings.get(plot.x)
     if label := plot.x_labels.get(str(value)):
         return label
-    return f"{value:,}" if isinstance(value, int) else value_words(value)
+    return f"{value:,}" if isinstance(value, int) else wording.value_words(value)
 
 
 def _words(one: Comparison, keys: Sequence[str], plot: Plot) -> str:
@@ -253,7 +253,9 @@ def _words(one: Comparison, keys: Sequence[str], plot: Plot) -> str:
 def _setting(key: str, value: Any) -> str:
     if key.endswith(".path"):
         return PurePosixPath(str(value)).stem
-    return value_words(value) if key.endswith(".name") else setting_words(key, value)
+    return (
+        wording.value_words(value) if key.endswith(".name") else wording.setting_words(key, value)
+    )
 
 
 def _y(plot: Plot, rows: pd.DataFrame) -> Spec:
@@ -262,7 +264,10 @@ def _y(plot: Plot, rows: pd.DataFrame) -> Spec:
     plain = f"{measure} (%)" if unit == "share" else str(measure)
     words = plain if unit in ("share", "count", "passes") else f"{measure} ({unit})"
     axis: Spec = {"format": "%"} if unit == "share" else {}
-    shown: Spec = {"title": wrap(plot.y_title or words, round(HEIGHT / LETTER)), "axis": axis}
+    shown: Spec = {
+        "title": wrap(plot.y_title or words, round(HEIGHT / charts.LETTER)),
+        "axis": axis,
+    }
     if plot.right and plot.right.of is not None:
         ticks = [share * plot.right.of for share in (0, 0.25, 0.5, 0.75, 1)]
         shown |= {"scale": {"domain": [0, plot.right.of], "nice": False}}
@@ -278,23 +283,23 @@ def _x(plot: Plot, rows: pd.DataFrame, width: int) -> Spec:
         axis: Spec = {}
         if plot.x == PASS and rows["x"].max() < FEW_PASSES:  # counted from 1, as the paper does
             axis = {"values": [0, *range(4, FEW_PASSES, 5)], "labelExpr": "datum.value + 1"}
-        return number("x", title=plot.x_title, scale=scale, axis=axis)
+        return charts.number("x", title=plot.x_title, scale=scale, axis=axis)
     names = list(dict.fromkeys(rows["x"]))
     if len(plot.x_labels) > 1:
         names = [label for label in plot.x_labels.values() if label in names]
-    slanted = LETTER * sum(map(len, names)) > width
+    slanted = charts.LETTER * sum(map(len, names)) > width
     axis = {"labelAngle": -40 if slanted else 0}
-    return text("x", title=plot.x_title, sort=names, axis=axis)
+    return charts.text("x", title=plot.x_title, sort=names, axis=axis)
 
 
 def _bars(plot: Plot, rows: pd.DataFrame, look: Look, width: int) -> list[Spec]:
     """A bar for a published value; on it ours, an interval and a mark for each device."""
     beside: Spec = {"x": _x(plot, rows, width)}
     if rows.groupby("x")["colour"].nunique().max() > 1:
-        beside["xOffset"] = text("colour", sort=list(look.names))
+        beside["xOffset"] = charts.text("colour", sort=list(look.names))
     scale = {"scale": {"type": "symlog"}} if plot.logarithmic else {}
     y = _y(plot, rows) | scale
-    encoding = {**beside, "y": number("published", **y), "color": look.colour, **look.shade}
+    encoding = {**beside, "y": charts.number("published", **y), "color": look.colour, **look.shade}
     return [
         {
             "transform": [
@@ -311,7 +316,7 @@ def _lines(plot: Plot, rows: pd.DataFrame, look: Look, width: int) -> list[Spec]
     """A line through the published values of a series; ours as marks of its colour."""
     x = {"x": _x(plot, rows, width)}
     y = {"scale": {"zero": False}} | _y(plot, rows)
-    encoding = {**x, "y": number("published", **y), "color": look.line, **look.dash}
+    encoding = {**x, "y": charts.number("published", **y), "color": look.line, **look.dash}
     return [
         {
             "mark": {"type": "line", "opacity": 0.75},
@@ -323,20 +328,25 @@ def _lines(plot: Plot, rows: pd.DataFrame, look: Look, width: int) -> list[Spec]
 
 def _ours(place: Spec, y: Spec, colour: Spec, rows: pd.DataFrame, plot: Plot) -> list[Spec]:
     devices = list(dict.fromkeys(rows["device"]))
-    shapes = {"domain": devices, "range": list(SHAPES[3:] + SHAPES[:3])}
-    shape = text("device", scale=shapes) | ({} if len(devices) > 1 else {"legend": None})
+    shapes = {"domain": devices, "range": list(theme.SHAPES[3:] + theme.SHAPES[:3])}
+    shape = charts.text("device", scale=shapes) | ({} if len(devices) > 1 else {"legend": None})
     return [
         {
             "transform": [{"filter": "isValid(datum.low)"}],
             "mark": {"type": "rule", "strokeWidth": 1.2},
-            "encoding": {**place, "y": number("low", **y), "y2": {"field": "high"}, **colour},
+            "encoding": {
+                **place,
+                "y": charts.number("low", **y),
+                "y2": {"field": "high"},
+                **colour,
+            },
         },
         {
             "transform": [{"filter": "isValid(datum.ours)"}],
             "mark": OURS,
             "encoding": {
                 **place,
-                "y": number("ours", **y),
+                "y": charts.number("ours", **y),
                 "shape": shape,
                 "stroke": _rim({"color": {"value": "white"}}),
                 **colour,
@@ -355,9 +365,9 @@ def _rim(otherwise: Spec) -> Spec:
 def _tooltip(plot: Plot) -> Spec:
     return {
         "tooltip": [
-            text("colour"),
-            text("x", title=plot.x_title),
-            number("published"),
-            number("ours"),
+            charts.text("colour"),
+            charts.text("x", title=plot.x_title),
+            charts.number("published"),
+            charts.number("ours"),
         ]
     }

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
-from kvscope.report.figures.figure import LETTER, Spec, text
-from kvscope.report.theme import PALETTE
+from kvscope.api.figures import Spec, charts, theme
 
 # Series that stand in one figure, in the order of the palette.
 KNOWN = (
@@ -31,7 +30,7 @@ SYMBOL_PX = 28  # of a legend, beside a name
 def ordered(names: Sequence[str]) -> list[str]:
     """The names with those of known series first, in their order."""
     places = {name: _known(name) for name in names}
-    return sorted(names, key=lambda name: len(PALETTE) if (n := places[name]) is None else n)
+    return sorted(names, key=lambda name: len(theme.PALETTE) if (n := places[name]) is None else n)
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Look:
     @property
     def many(self) -> bool:
         """Whether there are more than the palette has: then they run from dark to light."""
-        return len(self.names) > len(PALETTE)
+        return len(self.names) > len(theme.PALETTE)
 
     @property
     def colour(self) -> Spec:
@@ -57,7 +56,7 @@ class Look:
         if self.many:
             scale["scheme"] = {"name": "viridis", "extent": [0, 0.9]}
         else:
-            scale["range"] = [PALETTE[place] for place in _places(self.names)]
+            scale["range"] = [theme.PALETTE[place] for place in _places(self.names)]
         return self._channel(scale)
 
     @property
@@ -83,20 +82,20 @@ class Look:
         return {"opacity": self._channel(scale)}
 
     def _channel(self, scale: Spec, symbol: Spec | None = None) -> Spec:
-        return text("colour", scale=scale, legend=self._legend(symbol))
+        return charts.text("colour", scale=scale, legend=self._legend(symbol))
 
     def _legend(self, symbol: Spec | None = None) -> Spec | None:
         """As many columns as fit; none of a single series."""
         if len(self.shown) < 2:
             return None
-        each_px = SYMBOL_PX + LETTER * max(map(len, self.shown))
+        each_px = SYMBOL_PX + charts.LETTER * max(map(len, self.shown))
         columns = max(1, min(len(self.shown), int((self.across - BESIDE_PX) // each_px)))
         return {"columns": columns, "values": list(self.shown)} | (symbol or {})
 
 
 def remark_lines(remarks: Sequence[str], across: int) -> tuple[str, ...]:
     """Remarks above a figure of this many pixels, in lines that fit."""
-    letters = round((across - BESIDE_PX) / LETTER)
+    letters = round((across - BESIDE_PX) / charts.LETTER)
     return tuple(line for remark in remarks for line in wrap(remark, letters))
 
 

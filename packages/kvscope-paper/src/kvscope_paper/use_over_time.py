@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from kvscope.arraytypes import Floats
-from kvscope.report.data import ReportedRun, StudyData
-from kvscope.report.figures.figure import Drawing, Spec, View, grid, number, text
-from kvscope.report.settings import flat
-from kvscope.report.theme import PALETTE
+from kvscope.api.figures import Drawing, Spec, View, charts, theme
+from kvscope.api.sections import ReportedRun, StudyData
+from kvscope.api.wording import traits
+from kvscope_paper.arrays import Floats
 from kvscope_paper.comparison import device_words
 from kvscope_paper.published.cache_use import GPU, HOST, SPANS, published_use, thin
 from kvscope_paper.series_look import COLUMN, INK, PALE, remark_lines
@@ -96,11 +95,11 @@ def _strips(
     sources = list(dict.fromkeys(points["source"]))
     last_s = float(points["at_s"].max())
     alone = [f"{source.capitalize()}." for source in sources if len(sources) == 1]
-    charts = [
+    plots = [
         _chart(f"strip{place}", cell, sources, last_s, place == len(cells) - 1)
         for place, cell in enumerate(cells)
     ]
-    chart = grid(charts, 1) | {"spacing": 10}
+    chart = charts.grid(plots, 1) | {"spacing": 10}
     chart["resolve"]["scale"]["strokeWidth"] = "shared"
     return Drawing((View(chart, data),), remarks=remark_lines([*remarks, *alone], COLUMN))
 
@@ -139,14 +138,14 @@ def _chart(
     percent = {"scale": {"domain": [0, 100]}, "axis": {"values": [0, 50, 100]}}
     y = percent if kind == GPU else {"scale": {"zero": True}, "axis": {"tickCount": 3}}
     widths = [WIDE if source == PUBLISHED else NARROW for source in sources]
-    hues = [PALE, INK, *PALETTE[2:]][PUBLISHED not in sources :]
+    hues = [PALE, INK, *theme.PALETTE[2:]][PUBLISHED not in sources :]
     legend = {"symbolType": "stroke", "symbolSize": 300} if len(sources) > 1 else None
 
     def channel(values: Sequence[float | str]) -> Spec:
         scale = {"domain": list(sources), "range": list(values[: len(sources)])} | {
             "type": "ordinal"
         }
-        return text("source", scale=scale, legend=legend)
+        return charts.text("source", scale=scale, legend=legend)
 
     return {
         "data": {"name": name},
@@ -155,13 +154,13 @@ def _chart(
         "height": HEIGHTS[kind],
         "mark": {"type": "line", "interpolate": "step-after", "clip": True},
         "encoding": {
-            "x": number(
+            "x": charts.number(
                 "at_s",
                 **time,
                 scale={"domain": [0, last_s], "nice": False},
                 axis={"labels": is_last, "tickCount": 6},
             ),
-            "y": number("value", title=TITLES[kind], **y),
+            "y": charts.number("value", title=TITLES[kind], **y),
             "color": channel(hues),
             "strokeWidth": channel(widths),
         },
@@ -169,4 +168,4 @@ def _chart(
 
 
 def _device(run: ReportedRun) -> str:
-    return device_words(dict(flat(run.settings)))
+    return device_words(dict(traits.flat(run.settings)))

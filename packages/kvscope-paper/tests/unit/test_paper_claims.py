@@ -14,7 +14,6 @@ from kvscope.analyse.events import COLUMNS, Events
 from kvscope.events import K_READ, K_WRITE, V_READ
 from kvscope.runschema import EngineRecord
 from kvscope.time_sources import MEASURED, MODELED
-from kvscope_paper.claims import accesses
 from kvscope_paper.claims.judging import (
     FAILS,
     HOLDS,
@@ -228,7 +227,7 @@ def reads(*rows: Sequence[int]) -> Events:
 
 
 def judged_by(monkeypatch, claim: Claim, events: Events, time_source: str = MEASURED) -> str:
-    monkeypatch.setattr(accesses, "read_events", lambda *args, **kwargs: events)
+    monkeypatch.setattr("kvscope.analyse.events.read_events", lambda *args, **kwargs: events)
     run = SimpleNamespace(
         id="one", trace=SimpleNamespace(path=None), repeats=[0], time_source=time_source
     )

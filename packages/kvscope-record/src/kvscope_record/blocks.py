@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from kvscope.api.collecting import rows
+from kvscope.api.engines import rows
 from kvscope_record.records import Scheduled
 
 NO_TOKENS: Mapping[int, int] = MappingProxyType({})

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope.api.collecting import recorder, stalls
-from kvscope.api.collecting import rows as engine_rows
+from kvscope.api.engines import rows as engine_rows
 from kvscope.api.tables import copies, kv_plan, tables
 from kvscope.api.words import time_sources
 from kvscope_record.blocks import BlockContents

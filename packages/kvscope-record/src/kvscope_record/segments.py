@@ -15,7 +15,7 @@ import orjson
 import zstandard
 
 from kvscope.api.errors import BadInput
-from kvscope.api.files import SEGMENTS, limits, reading, zstd_lines
+from kvscope.api.files import layout, limits, reading, zstd_lines
 from kvscope_record.records import Event, Segment, decode, encode
 
 _LEVEL = 1  # short lines of numbers become no smaller with more
@@ -24,7 +24,7 @@ _LINES_AT_ONCE = 64  # compressing gives the interpreter to the engine's thread,
 
 def segment_paths(directory: Path) -> list[Path]:
     """The segments of a recording, oldest first; their names sort so."""
-    return sorted(directory.glob(SEGMENTS))
+    return sorted(directory.glob(layout.SEGMENTS))
 
 
 def is_recording(directory: Path) -> bool:

@@ -10,11 +10,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from kvscope.api.composition import Composer, Model, documents, resolve, schema
-from kvscope.api.composition import hardware as data
+from kvscope.api.composition import Composer, resolve, schema
 from kvscope.api.errors import BadInput
 from kvscope.api.files import files, reading
+from kvscope.api.models import Model
+from kvscope.api.models import hardware as data
 from kvscope.api.servers import servers
+from kvscope.api.settings import documents
 from kvscope.api.tables import tables
 from kvscope_record import replayed
 from kvscope_record.arrivals import arrivals_of

@@ -16,7 +16,7 @@ import numpy as np
 
 from kvscope.arraytypes import Floats, Int64s
 from kvscope.plan.hardware.hardware import Hardware
-from kvscope.plan.models import BYTES, Model
+from kvscope.plan.models import Model
 
 # Output tiles of cuBLAS as it may choose them: tokens, outputs, and how much slower than the
 # largest per FLOP, because a smaller tile reads each operand more often.
@@ -77,7 +77,7 @@ class PassCost:
         kv_width: int | None = None,
     ) -> None:
         self.hardware, self.model = hardware, model
-        self.kv_width = kv_width or BYTES[model.dtype]
+        self.kv_width = kv_width or model.number_bytes
         self.is_cpu = hardware.multiprocessors == 1
         self.prefix_kernel, self.split_decode = prefix_kernel, split_decode
         self._dense_s = cache(self._uncached_dense_s)
@@ -176,7 +176,7 @@ class PassCost:
         if not self.is_cpu:
             elements = paid_elements(tokens, outputs, hardware.multiprocessors)
         arithmetic_s = 2.0 * inputs * elements / hardware.gemm_flops_per_s
-        weights_s = outputs * inputs * BYTES[self.model.dtype] / hardware.weight_bytes_per_s
+        weights_s = outputs * inputs * self.model.number_bytes / hardware.weight_bytes_per_s
         return float((arithmetic_s**CORNER + weights_s**CORNER) ** (1 / CORNER))
 
     def _attention_s(

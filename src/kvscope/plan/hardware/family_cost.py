@@ -19,7 +19,7 @@ Each token is multiplied with `weights_per_token`; experts that no token takes a
 from collections.abc import Callable, Sequence
 
 from kvscope.plan.hardware.cost import CORNER, Chunk, PassCost, Value, paid_elements
-from kvscope.plan.models import BYTES, KvLayers
+from kvscope.plan.models import KvLayers
 
 
 class FamilyCost(PassCost):
@@ -79,7 +79,7 @@ class FamilyCost(PassCost):
         flops = 2.0 * model.layers * model.hidden_size * elements
         read = min(tokens * model.weights_of_a_token, model.layer_weights)
         arithmetic_s = flops / hardware.gemm_flops_per_s
-        weights_s = read * BYTES[model.dtype] / hardware.weight_bytes_per_s
+        weights_s = read * model.number_bytes / hardware.weight_bytes_per_s
         layers_s = float((arithmetic_s**CORNER + weights_s**CORNER) ** (1 / CORNER))
         return layers_s + self.gemm_s(requests, model.vocab_size, model.hidden_size)
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kvscope.plan.hardware.cost import PassCost, copies_in, copy_s
-from kvscope.plan.models import BYTES
 
 if TYPE_CHECKING:
     from kvscope.plan.parts import Conditions
@@ -118,7 +117,7 @@ class OverflowCost:
         Activations are read and written once more to lay them out, Q, K and V once each.
         """
         model, hardware, total_s = self.model, self.hardware, 0.0
-        width = BYTES[model.dtype]
+        width = model.number_bytes
         outputs = model.head_size * (model.attention_heads + 2 * model.kv_heads)
         for first, last in rebuild_parts(tokens):
             count = last - first

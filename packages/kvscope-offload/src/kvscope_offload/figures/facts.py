@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from kvscope.plan.figures import Axes
-from kvscope.report.axes import matches
-from kvscope.report.data import ReportedRun, StudyData
+from kvscope.api.figures import Axes
+from kvscope.api.sections import ReportedRun, StudyData
 
 ABLATIONS = ("buffers", "spread_weights", "balanced")
 
@@ -13,7 +12,7 @@ ABLATIONS = ("buffers", "spread_weights", "balanced")
 def offload_runs(study: StudyData, axes: Sequence[Axes], key: str) -> list[ReportedRun]:
     """The runs that a figure's axes select, of those whose run.json has a fact of the engine."""
     runs = [run for run in study.complete if facts_of(run).get(key)]
-    return [run for run in runs if not axes or any(matches(study, run, one) for one in axes)]
+    return [run for run in runs if not axes or any(study.matches(run, one) for one in axes)]
 
 
 def facts_of(run: ReportedRun) -> dict[str, Any]:

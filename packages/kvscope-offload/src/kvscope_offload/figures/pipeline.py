@@ -9,21 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.plan.figures import Axes
-from kvscope.report.data import ReportedRun, StudyData
-from kvscope.report.figures.figure import (
-    PAPER,
-    SELECTED,
-    Drawing,
-    Figure,
-    Spec,
-    View,
-    colours,
-    grid,
-    number,
-    text,
-)
-from kvscope.report.words import percent, setting_words
+from kvscope.api.figures import Axes, Drawing, Figure, Spec, View, charts
+from kvscope.api.sections import ReportedRun, StudyData
+from kvscope.api.wording import wording
 from kvscope_offload.figures.facts import (
     ABLATIONS,
     by_conditions,
@@ -72,7 +60,7 @@ def _words(run: ReportedRun) -> str:
     """'hybrid, 1 staging buffer, batch of 128': the policy, settings that are given, requests."""
     device = run.settings["device"]
     given = [key for key in SETTINGS if device.get(key) is not None]
-    settings = (setting_words(f"device.{key}", device[key]) for key in given)
+    settings = (wording.setting_words(f"device.{key}", device[key]) for key in given)
     return ", ".join((policy_of(run), *settings, f"batch of {facts_of(run)['requests']}"))
 
 
@@ -83,7 +71,7 @@ def _view(frames: dict[str, pd.DataFrame], choice: tuple[str, str]) -> View:
         _cell(place, words, frame, longest_ms)
         for place, (words, frame) in enumerate(frames.items())
     ]
-    return View(grid(cells, 1), data, choice)
+    return View(charts.grid(cells, 1), data, choice)
 
 
 def _cell(place: int, words: str, frame: pd.DataFrame, longest_ms: float) -> Spec:
@@ -93,19 +81,21 @@ def _cell(place: int, words: str, frame: pd.DataFrame, longest_ms: float) -> Spe
     return {
         "title": {"text": words, "subtitle": _busy(frame)},
         "data": {"name": f"jobs{place}"},
-        "width": PAPER - LABEL_PX - 30,
+        "width": charts.PAPER - LABEL_PX - 30,
         "height": {"step": 22},
         "mark": {"type": "bar", "stroke": "white", "strokeWidth": 0.3},
         "encoding": {
-            "y": text("lane", title=None, sort=list(LANES.values())),
-            "x": number("start_ms", **x),
+            "y": charts.text("lane", title=None, sort=list(LANES.values())),
+            "x": charts.number("start_ms", **x),
             "x2": {"field": "end_ms"},
-            "color": text("job", scale=colours(names), legend={"title": None, "orient": "bottom"}),
+            "color": charts.text(
+                "job", scale=charts.colours(names), legend={"title": None, "orient": "bottom"}
+            ),
             "tooltip": [
-                text("job"),
-                number("layer"),
-                number("minibatch", title="mini-batch"),
-                number("ms", format=".4~g"),
+                charts.text("job"),
+                charts.number("layer"),
+                charts.number("minibatch", title="mini-batch"),
+                charts.number("ms", format=".4~g"),
             ],
         },
     }
@@ -116,7 +106,7 @@ def _busy(frame: pd.DataFrame) -> str:
     whole_ms = 1e3 * frame["end_s"].max()
     busy = frame.groupby("lane")["ms"].sum() / whole_ms
     known: list[Any] = [lane for lane in LANES.values() if lane in busy]
-    return ", ".join(f"{lane} busy {percent(busy[lane])}" for lane in known)
+    return ", ".join(f"{lane} busy {wording.percent(busy[lane])}" for lane in known)
 
 
 FIGURE = Figure(
@@ -127,5 +117,5 @@ FIGURE = Figure(
     draw,
     section="timeline",
     order=220,
-    axes=SELECTED,
+    axes=charts.SELECTED,
 )

@@ -7,22 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.plan.figures import Axes
-from kvscope.report.comparisons import capitalize_first
-from kvscope.report.data import ReportedRun, StudyData
-from kvscope.report.figures.figure import (
-    PAPER,
-    SELECTED,
-    Drawing,
-    Figure,
-    Spec,
-    View,
-    colour_channel,
-    number,
-    text,
-)
-from kvscope.report.theme import GREY, NOTE
-from kvscope.report.words import number_text, percent
+from kvscope.api.figures import Axes, Drawing, Figure, Spec, View, charts, theme
+from kvscope.api.sections import ReportedRun, StudyData
+from kvscope.api.wording import wording
 from kvscope_offload.figures.facts import (
     facts_of,
     is_ablated,
@@ -110,7 +97,7 @@ def _of_operations(published: float, gains: Gains) -> str:
     share = published / geometric_mean(gains.values())
     if share > 1:
         return "Differs: more than the operations allow at one rate."
-    rate = f"{percent(share)} of the rate of a whole layer's products"
+    rate = f"{wording.percent(share)} of the rate of a whole layer's products"
     return f"Possible: the product that rebuilds then reaches {rate}."
 
 
@@ -190,19 +177,19 @@ def _mean(claim: Claim, gains: Gains) -> dict[str, Any]:
 def _sentence(claim: Claim, gains: Gains) -> str:
     """'Hybrid over act_only: published 1.35, modeled 1.43 (1.06 to 2), 1.06 times it. …'"""
     mean, values = geometric_mean(gains.values()), sorted(gains.values())
-    low, high = number_text(values[0]), number_text(values[-1])
-    modeled = f"modeled {number_text(mean)}{'' if low == high else f' ({low} to {high})'}"
-    name = capitalize_first(claim.words)
+    low, high = wording.number_text(values[0]), wording.number_text(values[-1])
+    modeled = f"modeled {wording.number_text(mean)}{'' if low == high else f' ({low} to {high})'}"
+    name = claim.words[:1].upper() + claim.words[1:]
     if claim.published is None:
         return f"{name}: not published, {modeled}."
-    head = f"{name}: published {number_text(claim.published)}, {modeled}"
+    head = f"{name}: published {wording.number_text(claim.published)}, {modeled}"
     verdict = claim.verdict(claim.published, gains)
-    return f"{head}, {number_text(mean / claim.published)} times it. {verdict}"
+    return f"{head}, {wording.number_text(mean / claim.published)} times it. {verdict}"
 
 
 def _chart(points: pd.DataFrame, means: pd.DataFrame) -> Spec:
     order = [claim.words for claim in CLAIMS]
-    y = text("claim", sort=order, title=None, axis={"labelLimit": LABEL_PX})
+    y = charts.text("claim", sort=order, title=None, axis={"labelLimit": LABEL_PX})
     most = max(points["gain"].max(), means["published"].max())
     scale = {"type": "log", "nice": False, "domain": [LEAST_AXIS, 1.1 * most]}
     models = list(dict.fromkeys(points["model"]))
@@ -210,18 +197,28 @@ def _chart(points: pd.DataFrame, means: pd.DataFrame) -> Spec:
     axis = {"values": [1, 1.5, 2, 3, 4, 6, 10, 15, 20, 30]}
 
     def mark(data: str, shape: Spec, column: str, more: Spec) -> Spec:
-        x = {"x": number(column, title="times", scale=scale, axis=axis)}
+        x = {"x": charts.number(column, title="times", scale=scale, axis=axis)}
         return {"data": {"name": data}, "mark": shape, "encoding": x | more}
 
-    prompt = number("prompt", title="prompt tokens")
-    tooltip = [text("model"), prompt, number("gain", format=".3~f")]
-    mean_tip = [text("claim"), number("mean", format=".3~f"), number("published", format=".3~f")]
-    bar = {"type": "tick", "size": 24, "thickness": 2, "color": GREY}
-    diamond = {"type": "point", "shape": "diamond", "size": 120, "strokeWidth": 2, "color": NOTE}
+    prompt = charts.number("prompt", title="prompt tokens")
+    tooltip = [charts.text("model"), prompt, charts.number("gain", format=".3~f")]
+    mean_tip = [
+        charts.text("claim"),
+        charts.number("mean", format=".3~f"),
+        charts.number("published", format=".3~f"),
+    ]
+    bar = {"type": "tick", "size": 24, "thickness": 2, "color": theme.GREY}
+    diamond = {
+        "type": "point",
+        "shape": "diamond",
+        "size": 120,
+        "strokeWidth": 2,
+        "color": theme.NOTE,
+    }
     dot = {"type": "point", "filled": True, "size": 34, "opacity": 0.75}
-    by_model = {"color": colour_channel(models, "model"), "tooltip": tooltip}
+    by_model = {"color": charts.colour_channel(models, "model"), "tooltip": tooltip}
     return {
-        "width": PAPER - LABEL_PX - 20,
+        "width": charts.PAPER - LABEL_PX - 20,
         "height": {"step": 38},
         "encoding": {"y": y},
         "layer": [
@@ -239,5 +236,5 @@ FIGURE = Figure(
     "lengths are chosen here, as theirs are not published.",
     draw,
     order=130,
-    axes=SELECTED,
+    axes=charts.SELECTED,
 )

@@ -5,21 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.plan.figures import Axes
-from kvscope.report.data import ReportedRun, StudyData
-from kvscope.report.figures.figure import (
-    SELECTED,
-    Drawing,
-    Figure,
-    Spec,
-    View,
-    colour_channel,
-    grid,
-    heading,
-    number,
-    plot_width,
-)
-from kvscope.report.theme import GREY
+from kvscope.api.figures import Axes, Drawing, Figure, Spec, View, charts, theme
+from kvscope.api.sections import ReportedRun, StudyData
 from kvscope_offload.figures.facts import (
     by_conditions,
     decoding_pass_s,
@@ -58,7 +45,7 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
             _ratios(place, names),
         ]
         notes.append(_note(points))
-    return Drawing((View(grid(cells, COLUMNS), data, note=" ".join(notes)),), (), LABEL_PX)
+    return Drawing((View(charts.grid(cells, COLUMNS), data, note=" ".join(notes)),), (), LABEL_PX)
 
 
 def _point(run: ReportedRun) -> dict[str, Any]:
@@ -81,44 +68,46 @@ def _note(points: pd.DataFrame) -> str:
 
 
 def _passes(place: int, words: str, share: float, names: list[str]) -> Spec:
-    y = number("step_s", title=None, scale={"zero": True})
+    y = charts.number("step_s", title=None, scale={"zero": True})
     line = {
         "data": {"name": f"line{place}"},
-        "mark": {"type": "line", "strokeWidth": 1.2, "color": GREY},
+        "mark": {"type": "line", "strokeWidth": 1.2, "color": theme.GREY},
         "encoding": {"y": y},
     }
     return _cell(
-        place, heading("Decoding pass (s)", words), [line, _choice(place, share)], y, names
+        place, charts.heading("Decoding pass (s)", words), [line, _choice(place, share)], y, names
     )
 
 
 def _ratios(place: int, names: list[str]) -> Spec:
-    y = number("ratio", title=None, scale={"domainMin": 0.7, "domainMax": 1.3, "clamp": True})
+    y = charts.number(
+        "ratio", title=None, scale={"domainMin": 0.7, "domainMax": 1.3, "clamp": True}
+    )
     one = {
         "data": {"values": [{"ratio": 1}]},
-        "mark": {"type": "rule", "color": GREY},
+        "mark": {"type": "rule", "color": theme.GREY},
         "encoding": {"y": y, "x": None},
     }
-    title = heading("Decoding pass over its prediction", "by the simulation of the schedule")
+    title = charts.heading("Decoding pass over its prediction", "by the simulation of the schedule")
     return _cell(place, title, [one], y, names)
 
 
 def _cell(place: int, title: Spec, under: list[Spec], y: Spec, names: list[str]) -> Spec:
     tooltip = [
         {"field": "experiment", "type": "nominal"},
-        number("step_s", title="decoding pass (s)", format=".4~g"),
-        number("simulated_s", title="simulated (s)", format=".4~g"),
-        number("ratio", title="over simulated", format=".3~f"),
+        charts.number("step_s", title="decoding pass (s)", format=".4~g"),
+        charts.number("simulated_s", title="simulated (s)", format=".4~g"),
+        charts.number("ratio", title="over simulated", format=".3~f"),
     ]
     points = {
         "data": {"name": f"points{place}"},
         "mark": {"type": "point", "filled": True, "size": 55},
-        "encoding": {"y": y, "color": colour_channel(names, "policy"), "tooltip": tooltip},
+        "encoding": {"y": y, "color": charts.colour_channel(names, "policy"), "tooltip": tooltip},
     }
-    x = number("share", title="activations (share of context)", scale={"domain": [0, 1]})
+    x = charts.number("share", title="activations (share of context)", scale={"domain": [0, 1]})
     return {
         **title,
-        "width": plot_width(COLUMNS, LABEL_PX),
+        "width": charts.plot_width(COLUMNS, LABEL_PX),
         "height": HEIGHT,
         "encoding": {"x": x},
         "layer": [*under, points],
@@ -130,7 +119,7 @@ def _choice(place: int, share: float) -> Spec:
     return {
         "data": {"name": f"best{place}"},
         "layer": [
-            {"mark": {"type": "rule", "strokeDash": [4, 3], "color": GREY}},
+            {"mark": {"type": "rule", "strokeDash": [4, 3], "color": theme.GREY}},
             {
                 "mark": {"type": "text", "baseline": "bottom", "dy": -4, **side},
                 "encoding": {"text": {"value": CHOICE}, "y": {"value": HEIGHT}},
@@ -147,5 +136,5 @@ FIGURE = Figure(
     "simulation of the schedule says of each run.",
     draw,
     order=140,
-    axes=SELECTED,
+    axes=charts.SELECTED,
 )

@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from kvscope.plan.fields import Label
+from kvscope.api.settings import Label
 from kvscope_offload.policy import OffloadPolicy
 
 

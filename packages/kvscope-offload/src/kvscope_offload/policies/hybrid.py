@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from kvscope.plan.fields import Count, Label, Real
+from kvscope.api.settings import Label, fields
 from kvscope_offload.cost import CostModel
 from kvscope_offload.pipeline import Style
 from kvscope_offload.policy import OffloadPolicy
@@ -19,11 +19,11 @@ class Hybrid(OffloadPolicy):
     """
 
     share: Annotated[
-        Annotated[Real, Field(ge=0, le=1)] | None, Label("activations (share of context)")
+        Annotated[fields.Real, Field(ge=0, le=1)] | None, Label("activations (share of context)")
     ] = None
     spread_weights: Annotated[bool, Label("weights spread over mini-batches")] = True
     balanced: Annotated[bool, Label("balanced mini-batches")] = True
-    buffers: Annotated[Count, Label("staging buffers")] = 2
+    buffers: Annotated[fields.Count, Label("staging buffers")] = 2
 
     @property
     def schedule(self) -> Style:

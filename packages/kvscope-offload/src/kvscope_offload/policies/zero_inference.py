@@ -5,7 +5,7 @@ The batch is what the device's cache has room for; the others wait for the next 
 
 from typing import Annotated, ClassVar
 
-from kvscope.plan.fields import Count, Label
+from kvscope.api.settings import Label, fields
 from kvscope_offload.policy import OffloadPolicy
 
 
@@ -14,4 +14,4 @@ class ZeroInference(OffloadPolicy):
 
     host_cache: ClassVar[bool] = False
 
-    minibatches: Annotated[Count, Label("mini-batches")] = 1
+    minibatches: Annotated[fields.Count, Label("mini-batches")] = 1

@@ -1,6 +1,6 @@
 """Claims of the extended abstract and its poster, which show the same figures."""
 
-from kvscope.passes import DECODE
+from kvscope.api.tables import passes
 from kvscope_paper.claims.judging import (
     TIE,
     Finding,
@@ -45,7 +45,7 @@ def evictions(values: Values) -> Finding | None:
         preempting = steps["step"].isin(lost.loc[lost["event"] == "preempt", "step"])
         fell += (steps["kv_blocks_used"].diff() < 0)[preempting].tolist()
         throughput = steps["scheduled_tokens"] / steps["duration_s"]
-        decode = steps["phase"] == DECODE
+        decode = steps["phase"] == passes.DECODE
         rose += (throughput > throughput[decode].median())[~decode].tolist()
     return by_count(
         [*fell, *rose],

@@ -5,12 +5,12 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse.events import Events, read_events
-from kvscope.arraytypes import Bools
-from kvscope.events import K_READ, K_WRITE, V_READ
-from kvscope.report.data import ReportedRun
-from kvscope.report.words import percent
-from kvscope.time_sources import MODELED
+from kvscope.api.runs import traced
+from kvscope.api.sections import ReportedRun
+from kvscope.api.tables import kv_events
+from kvscope.api.wording import wording
+from kvscope.api.words import time_sources
+from kvscope_paper.arrays import Bools
 from kvscope_paper.claims.judging import (
     FAILS,
     HOLDS,
@@ -28,7 +28,7 @@ DECODE_MS = 25
 KIB = 1024
 COLUMNS = ("step", "request", "kv_head", "kind", "block", "block_position", "start_ns", "end_ns")
 
-OfTrace = Callable[[ReportedRun, Events], Finding | None]
+OfTrace = Callable[[ReportedRun, traced.Events], Finding | None]
 
 
 def _of_trace(judge: OfTrace) -> Callable[[Values, str], Finding | None]:
@@ -37,7 +37,7 @@ def _of_trace(judge: OfTrace) -> Callable[[Values, str], Finding | None]:
     def judged(values: Values, figure: str) -> Finding | None:
         for run in values.runs(figure):
             if run.trace is not None:
-                events = read_events(run.trace.path, run.repeats[0], layers=[0])
+                events = traced.read_events(run.trace.path, run.repeats[0], layers=[0])
                 return judge(run, events) if len(events) else None
         return None
 
@@ -47,24 +47,24 @@ def _of_trace(judge: OfTrace) -> Callable[[Values, str], Finding | None]:
 def _measured(judge: OfTrace) -> OfTrace:
     """Decided by single accesses, their order or times, which a model sets and does not measure."""
 
-    def judged(run: ReportedRun, events: Events) -> Finding | None:
-        return MODELED_ACCESSES if run.time_source == MODELED else judge(run, events)
+    def judged(run: ReportedRun, events: traced.Events) -> Finding | None:
+        return MODELED_ACCESSES if run.time_source == time_sources.MODELED else judge(run, events)
 
     return judged
 
 
-def _frame(events: Events, rows: Bools) -> pd.DataFrame:
+def _frame(events: traced.Events, rows: Bools) -> pd.DataFrame:
     return pd.DataFrame({name: getattr(events, name)[rows] for name in COLUMNS})
 
 
 @_of_trace
 @_measured
-def all_recorded(run: ReportedRun, events: Events) -> Finding | None:
+def all_recorded(run: ReportedRun, events: traced.Events) -> Finding | None:
     """Every pass reads V as often as K, of every block; a lost event would be missing in one."""
     reads = _frame(events, events.reads)
     counts = reads.groupby(["step", "request", "kv_head", "block", "kind"]).size().unstack("kind")
-    counts = counts.reindex(columns=[K_READ, V_READ], fill_value=0)
-    right = counts[K_READ] == counts[V_READ]
+    counts = counts.reindex(columns=[kv_events.K_READ, kv_events.V_READ], fill_value=0)
+    right = counts[kv_events.K_READ] == counts[kv_events.V_READ]
     return Finding(
         HOLDS if right.all() else FAILS,
         f"K and V are read equally often in {int(right.sum()):,} of {len(right):,} cases of a "
@@ -79,14 +79,15 @@ def mostly_prefill(values: Values) -> Finding | None:
     share = tokens[0] / sum(tokens.values())
     return Finding(
         HOLDS if share > 1 / 2 else FAILS,
-        f"The prefill writes {percent(share)} of the tokens written in {len(tokens)} passes.",
+        f"The prefill writes {wording.percent(share)} of the tokens written in {len(tokens)} "
+        "passes.",
     )
 
 
 @_of_trace
 @_measured
-def writes_together(run: ReportedRun, events: Events) -> Finding | None:
-    writes = _frame(events, (events.kind == K_WRITE) & (events.step == events.step.min()))
+def writes_together(run: ReportedRun, events: traced.Events) -> Finding | None:
+    writes = _frame(events, (events.kind == kv_events.K_WRITE) & (events.step == events.step.min()))
     apart_ns = int(writes["start_ns"].max() - writes["start_ns"].min())
     one_ns = float((writes["end_ns"] - writes["start_ns"]).median())
     return Finding(
@@ -97,7 +98,7 @@ def writes_together(run: ReportedRun, events: Events) -> Finding | None:
 
 
 @_of_trace
-def mostly_idle(run: ReportedRun, events: Events) -> Finding | None:
+def mostly_idle(run: ReportedRun, events: traced.Events) -> Finding | None:
     found = _frame(events, np.ones(len(events), bool)).groupby("step")
     busy_s = (found["end_ns"].max() - found["start_ns"].min()) / 1e9
     passes_s = run.steps(run.repeats[0]).set_index("step")["duration_s"]
@@ -111,7 +112,7 @@ def mostly_idle(run: ReportedRun, events: Events) -> Finding | None:
 
 @_of_trace
 @_measured
-def no_reads_in_prefill(run: ReportedRun, events: Events) -> Finding | None:
+def no_reads_in_prefill(run: ReportedRun, events: traced.Events) -> Finding | None:
     reads = int((events.reads & (events.step == events.step.min())).sum())
     if not reads:
         return Finding(HOLDS, "It has no reads.")
@@ -124,12 +125,12 @@ def no_reads_in_prefill(run: ReportedRun, events: Events) -> Finding | None:
 
 @_of_trace
 @_measured
-def rising_blocks(run: ReportedRun, events: Events) -> Finding | None:
+def rising_blocks(run: ReportedRun, events: traced.Events) -> Finding | None:
     """In each decode pass, by the order in which the reads of K of a request and head begin.
 
     The claim has two parts: ids rise, and the order never goes back.
     """
-    decode = (events.kind == K_READ) & (events.step > events.step.min())
+    decode = (events.kind == kv_events.K_READ) & (events.step > events.step.min())
     order = ["start_ns", "block_position"]
     reads = _frame(events, decode).sort_values(order).groupby(["step", "request", "kv_head"])
     several = [own for _, own in reads if len(own) > 1]
@@ -146,21 +147,21 @@ def rising_blocks(run: ReportedRun, events: Events) -> Finding | None:
 
 @_of_trace
 @_measured
-def k_before_v(run: ReportedRun, events: Events) -> Finding | None:
+def k_before_v(run: ReportedRun, events: traced.Events) -> Finding | None:
     decode = events.reads & (events.step > events.step.min())
     found = _frame(events, decode).groupby(["step", "request", "kv_head", "kind"])["start_ns"].min()
     starts = found.unstack("kind")
-    if not {K_READ, V_READ} <= set(starts.columns):
+    if not {kv_events.K_READ, kv_events.V_READ} <= set(starts.columns):
         return None
     return by_count(
-        list(starts[K_READ] < starts[V_READ]),
+        list(starts[kv_events.K_READ] < starts[kv_events.V_READ]),
         "K is read before V in {} cases of a pass, request and head.",
     )
 
 
 @_of_trace
 @_measured
-def requests_together(run: ReportedRun, events: Events) -> Finding | None:
+def requests_together(run: ReportedRun, events: traced.Events) -> Finding | None:
     decode = events.reads & (events.step > events.step.min())
     found = _frame(events, decode).groupby(["step", "request"])
     spans = pd.DataFrame({"start": found["start_ns"].min(), "end": found["end_ns"].max()})
@@ -171,11 +172,11 @@ def requests_together(run: ReportedRun, events: Events) -> Finding | None:
 
 @_of_trace
 @_measured
-def reads_apart(run: ReportedRun, events: Events) -> Finding | None:
+def reads_apart(run: ReportedRun, events: traced.Events) -> Finding | None:
     """Whether reads of K of a request begin further apart than its writes in the prefill do."""
     first = events.step == events.step.min()
-    writes = _spread_ns(_frame(events, (events.kind == K_WRITE) & first))
-    reads = _spread_ns(_frame(events, (events.kind == K_READ) & ~first))
+    writes = _spread_ns(_frame(events, (events.kind == kv_events.K_WRITE) & first))
+    reads = _spread_ns(_frame(events, (events.kind == kv_events.K_READ) & ~first))
     if not (len(writes) and len(reads)):
         return None
     written, read = float(writes.median()), float(reads.median())
@@ -214,6 +215,6 @@ def decode_pass(values: Values) -> Finding | None:
     steps = runs[0].steps(0)
     decode_ms = 1e3 * float(steps.loc[steps["phase"] == "decode", "duration_s"].median())
     takes = f"A decode pass of four requests takes {decode_ms:.1f} ms"
-    if runs[0].time_source == MODELED:
+    if runs[0].time_source == time_sources.MODELED:
         return Finding(UNKNOWN, f"{takes} by the model, in which recording accesses takes no time.")
     return Finding(HOLDS if within(decode_ms / DECODE_MS - 1, LITTLE) else FAILS, f"{takes}.")

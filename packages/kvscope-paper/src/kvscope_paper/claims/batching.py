@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.report.words import percent
+from kvscope.api.wording import wording
 from kvscope_paper.claims.judging import (
     FAILS,
     HOLDS,
@@ -66,8 +66,9 @@ def ways_to_fill(values: Values) -> Finding | None:
     near = [within(1 - one.as_timed / fastest.as_timed, LITTLE) for one in full]
     return by_count(
         near,
-        f"{{}} ways to fill it are within {percent(LITTLE)} of the fastest; the slowest (prompts: "
-        f"{slowest.point.x}) is {percent(1 - slowest.as_timed / fastest.as_timed)} below.",
+        f"{{}} ways to fill it are within {wording.percent(LITTLE)} of the fastest; the slowest "
+        f"(prompts: {slowest.point.x}) is "
+        f"{wording.percent(1 - slowest.as_timed / fastest.as_timed)} below.",
     )
 
 
@@ -79,7 +80,7 @@ def half_full(values: Values) -> Finding | None:
     return by_count(
         near,
         f"Half a window reaches {span(shares)} of the throughput of a full one; with {{}} lengths "
-        f"of prompts it loses {percent(LITTLE)} at most.",
+        f"of prompts it loses {wording.percent(LITTLE)} at most.",
     )
 
 
@@ -194,7 +195,7 @@ def smaller_chunks(values: Values) -> Finding | None:
     return by_count(
         [a.as_timed < b.as_timed for a, b in steps],
         f"{{}} halvings of the chunk cost throughput; chunks of {smallest.point.x} tokens reach "
-        f"{percent(smallest.as_timed / whole.as_timed)} of the whole prompt's.",
+        f"{wording.percent(smallest.as_timed / whole.as_timed)} of the whole prompt's.",
     )
 
 
@@ -205,7 +206,7 @@ def one_chunk(values: Values) -> Finding | None:
         return None
     lost = 1 - chunk[0].as_timed / whole.as_timed
     return Finding(
-        HOLDS if lost > TIE else FAILS, f"One chunk of 8,192 tokens loses {percent(lost)}."
+        HOLDS if lost > TIE else FAILS, f"One chunk of 8,192 tokens loses {wording.percent(lost)}."
     )
 
 
@@ -217,8 +218,8 @@ def context_window(values: Values) -> Finding | None:
     spreads = [max(own) / min(own) - 1 for own in rates]
     return by_count(
         [within(spread, LITTLE) for spread in spreads],
-        f"For {{}} ways of batching, windows differ by less than {percent(LITTLE)}; by "
-        f"{percent(max(spreads))} at most.",
+        f"For {{}} ways of batching, windows differ by less than {wording.percent(LITTLE)}; by "
+        f"{wording.percent(max(spreads))} at most.",
     )
 
 
@@ -349,6 +350,6 @@ def drops_later(values: Values) -> Finding | None:
         return None
     return by_count(
         [share < LITTLE for share in last],
-        f"{{}} strategies: their last pass shown has less than {percent(LITTLE)} of the tokens of "
-        "their first.",
+        f"{{}} strategies: their last pass shown has less than {wording.percent(LITTLE)} of the "
+        "tokens of their first.",
     )

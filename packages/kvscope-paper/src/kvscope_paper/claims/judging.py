@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kvscope.report.words import NBSP, percent
+from kvscope.api.wording import wording
 from kvscope_paper.claims.values import Values
 
 HOLDS, IN_PART, FAILS, UNKNOWN = "holds", "holds in part", "does not hold", "cannot be told"
@@ -13,7 +13,7 @@ MARKS = {HOLDS: "holds", IN_PART: "part", FAILS: "fails", UNKNOWN: "unknown"}  #
 LITTLE = 0.10  # 'little', 'close to', 'about'
 SHARP = 0.20  # 'sharp', 'much'
 MINUS = "\N{MINUS SIGN}"
-PER_CENT = f"{NBSP}%"
+PER_CENT = f"{wording.NBSP}%"
 TIE = 0.01  # two costs that differ by less are equal
 POINT = 0.01  # what is said in whole percent is within one of them
 
@@ -78,6 +78,6 @@ def within(share: float, limit: float) -> bool:
 
 def span(shares: Sequence[float]) -> str:
     """'least to most' in percent."""
-    least, most = percent(min(shares)), percent(max(shares))
+    least, most = wording.percent(min(shares)), wording.percent(max(shares))
     words = most if least == most else f"{least.removesuffix(PER_CENT)} to {most}"
     return words.replace("-", MINUS)

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from kvscope.quantities import join_words
-from kvscope.report.data import ReportedRun
-from kvscope.report.words import percent
+from kvscope.api.sections import ReportedRun
+from kvscope.api.wording import wording
+from kvscope.api.words import join_words
 from kvscope_paper.claims.batching import LLAMA, OPT, REQUESTS, SHORT, YARN
 from kvscope_paper.claims.judging import (
     FAILS,
@@ -33,7 +33,7 @@ MANY_LENGTHS = ("workload.max_tokens",)
 
 def against_recompute(saved: float) -> str:
     """What swap costs against recomputation, in words."""
-    return f"{percent(abs(saved))} {'less' if saved >= 0 else 'more'}"
+    return f"{wording.percent(abs(saved))} {'less' if saved >= 0 else 'more'}"
 
 
 def resumptions(values: Values) -> Finding | None:
@@ -62,7 +62,7 @@ def recompute_by_block_size(values: Values, figure: str) -> Finding | None:
     spread = max(costs) / min(costs) - 1
     return Finding(
         HOLDS if within(spread, LITTLE) else FAILS,
-        f"Between block sizes recomputation differs by {percent(spread)} at most.",
+        f"Between block sizes recomputation differs by {wording.percent(spread)} at most.",
     )
 
 
@@ -253,7 +253,9 @@ def _makespans(values: Values) -> str:
             shares.append(abs(times[0] - times[1]) / max(times))
     if not shares:
         return ""
-    return f" Makespans of Figure 10's experiments differ by {percent(max(shares))} at most."
+    return (
+        f" Makespans of Figure 10's experiments differ by {wording.percent(max(shares))} at most."
+    )
 
 
 def _first(values: Values, figure: str, policy: str) -> ReportedRun | None:
@@ -274,7 +276,7 @@ def one_eviction(values: Values) -> Finding | None:
             within(evicted / 15 - 1, LITTLE),
             within(resumed / 24.5 - 1, LITTLE),
         ],
-        f"The cache is {percent(used)} full after {first['duration_s']:.2f} s; eviction at "
+        f"The cache is {wording.percent(used)} full after {first['duration_s']:.2f} s; eviction at "
         f"{evicted:.1f} s, resumption at {resumed:.1f} s.",
     )
 
@@ -356,5 +358,6 @@ def host_pool(
     found, rest = float(share[early].max()), float(share[~early].max())
     return by_count(
         [abs(found - peak) <= POINT, rest <= later + POINT],
-        f"{percent(found)} at most in the first {seconds:.0f} s, then {percent(rest)}.",
+        f"{wording.percent(found)} at most in the first {seconds:.0f} s, then "
+        f"{wording.percent(rest)}.",
     )

@@ -6,10 +6,9 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Literal
 
-from kvscope.plan import documents
-from kvscope.plan.fields import Part
-from kvscope.report.data import ReportedRun
-from kvscope.report.settings import flat
+from kvscope.api.sections import ReportedRun
+from kvscope.api.settings import Part, documents
+from kvscope.api.wording import traits
 from kvscope_paper.claims.judging import Claim, Finding
 from kvscope_paper.claims.values import Values
 from kvscope_paper.comparison import Comparison, device_words
@@ -58,7 +57,7 @@ def judged(found: Iterable[Comparison], runs: Iterable[ReportedRun] = ()) -> lis
         by_device.setdefault(one.device, []).append(one)
     made: dict[str, list[ReportedRun]] = {}
     for run in runs:
-        made.setdefault(device_words(dict(flat(run.settings))), []).append(run)
+        made.setdefault(device_words(dict(traits.flat(run.settings))), []).append(run)
     values = {device: Values(own, made.get(device, ())) for device, own in by_device.items()}
     return [
         {

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
-from kvscope.report.data import ReportedRun
+from kvscope.api.sections import ReportedRun
 from kvscope_paper.comparison import Comparison
 from kvscope_paper.layouts import layouts
 

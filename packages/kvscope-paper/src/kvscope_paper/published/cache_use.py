@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from kvscope.arraytypes import Floats, Int64s
-from kvscope.files import atomic_path
+from kvscope.api.files import files
+from kvscope_paper.arrays import Floats, Int64s
 from kvscope_paper.unboxkv.series_csv import read_series
 
 FILE = Path(__file__).parent / "cache_use.csv"
@@ -71,9 +71,9 @@ def write(directories: Sequence[str], path: Path = FILE) -> None:
     parts = []
     for figure, _, directory in (given.partition("=") for given in directories):
         for beginning, policy in POLICIES.items():
-            files = sorted(Path(directory).glob(f"{beginning}_*.csv"))
-            parts.append(thinned_use(figure, policy, read_series(files, None)))
-    with atomic_path(path) as temporary:
+            found = sorted(Path(directory).glob(f"{beginning}_*.csv"))
+            parts.append(thinned_use(figure, policy, read_series(found, None)))
+    with files.atomic_path(path) as temporary:
         pd.concat(parts).to_csv(temporary, index=False)
 
 

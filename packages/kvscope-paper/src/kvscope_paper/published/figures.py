@@ -8,16 +8,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from kvscope.plan import documents
-from kvscope.plan.fields import Part, Real
+from kvscope.api.settings import Part, documents, fields
 
-Share = Annotated[Real, Field(ge=0, le=1)]
+Share = Annotated[fields.Real, Field(ge=0, le=1)]
 
 FILE = Path(__file__).parent / "figures.yaml"
 USUAL_MODEL = "yarn-llama-2-7b"  # of series that name none
 PASS = "pass"  # the x of a table whose values are those of single passes of one experiment
 
-Value = str | int | Real
+Value = str | int | fields.Real
 
 
 class Series(Part):
@@ -31,7 +30,7 @@ class Series(Part):
     in_paper: bool = True
     stalled_at: list[Value] = Field(default_factory=list)
     at: list[Value]
-    values: list[Real]
+    values: list[fields.Real]
 
 
 class Table(Part):

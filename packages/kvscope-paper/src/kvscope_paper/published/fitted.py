@@ -6,8 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from kvscope.plan import documents
-from kvscope.plan.fields import Count, Part, Real
+from kvscope.api.settings import Part, documents, fields
 
 FILE = Path(__file__).parent / "fitted.yaml"
 HEADING = (
@@ -15,8 +14,8 @@ HEADING = (
     "# kvscope calibrate --published --out published/fitted.yaml\n"
 )
 
-Error = Annotated[Real, Field(ge=0)]
-Signed = Annotated[Real, Field(gt=-1)]
+Error = Annotated[fields.Real, Field(ge=0)]
+Signed = Annotated[fields.Real, Field(gt=-1)]
 
 
 class FittedFigure(Part):
@@ -27,7 +26,7 @@ class FittedFigure(Part):
     not tell of every number of the hardware that the figure's times depend on.
     """
 
-    times: Count
+    times: fields.Count
     median_error: Error
     largest_error: Error
     left_out: Error | None

@@ -10,8 +10,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from kvscope.plan import documents
-from kvscope.plan.fields import Part, Real
+from kvscope.api.settings import Part, documents, fields
 from kvscope_paper.published.figures import PASS, Point, points
 
 FILE = Path(__file__).parent / "repeats.yaml"
@@ -26,8 +25,8 @@ class Again(Part):
     figure: str
     experiment: str
     unit: Literal["s", "tokens/s"]
-    published: list[Real] = Field(min_length=1)
-    again: list[Real] = Field(min_length=1)
+    published: list[fields.Real] = Field(min_length=1)
+    again: list[fields.Real] = Field(min_length=1)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from kvscope.events import K_READ, K_WRITE, KINDS, V_READ, V_WRITE
-from kvscope.files import atomic_path
+from kvscope.api.files import files
+from kvscope.api.tables import kv_events
 from kvscope_paper.unboxkv.trace_json import WRITES_KEY, KernelTraces, read_records
 
 FILE = Path(__file__).parent / "trace.csv"
@@ -53,15 +53,15 @@ def _accesses(trace: KernelTraces) -> Iterator[tuple[int, str, int, int, int, in
             requests = np.repeat(np.arange(len(scheduled)) + 1, scheduled).tolist()
             written = record[WRITES_KEY]
             for kind, (blocks, _) in zip(
-                (K_WRITE, V_WRITE), trace.layout.places(written), strict=True
+                (kv_events.K_WRITE, kv_events.V_WRITE), trace.layout.places(written), strict=True
             ):
                 took = written[:, 4].tolist()
                 for request, block, duration in zip(requests, blocks.tolist(), took, strict=True):
-                    yield number, KINDS[kind], request, block, 0, duration
-        for kind, name in ((K_READ, "k"), (V_READ, "v")):
+                    yield number, kv_events.KINDS[kind], request, block, 0, duration
+        for kind, name in ((kv_events.K_READ, "k"), (kv_events.V_READ, "v")):
             for request, slots in enumerate(trace.slots(step, layer, name), start=1):
                 for start, duration, block in slots[slots[:, 2] >= 0].tolist():
-                    yield number, KINDS[kind], request, block, start, duration
+                    yield number, kv_events.KINDS[kind], request, block, start, duration
 
 
 @cache
@@ -73,7 +73,7 @@ def published_accesses() -> pd.DataFrame:
 def write(paths: Sequence[Path], path: Path = FILE) -> None:
     """Make the file of the artifact's traces; BadInput if they are none."""
     found = traced_accesses(KernelTraces.of(*read_records(paths)))
-    with atomic_path(path) as temporary:
+    with files.atomic_path(path) as temporary:
         found.to_csv(temporary, index=False)
 
 

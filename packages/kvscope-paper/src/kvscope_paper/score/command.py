@@ -4,8 +4,16 @@ import argparse
 import json
 import sys
 
-from kvscope.commands.command import CONFIG_DIR, argument, command, flag, path, whole
-from kvscope.errors import EXIT_DONE, EXIT_FAILED
+from kvscope.api.commands import (
+    CONFIG_DIR,
+    EXIT_DONE,
+    EXIT_FAILED,
+    argument,
+    command,
+    flag,
+    path,
+    whole,
+)
 
 
 @command(

@@ -12,15 +12,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TextIO
 
-from kvscope import batch
-from kvscope.analyse.records import read_records
-from kvscope.docs import markdown
-from kvscope.errors import KvscopeError
-from kvscope.files import sha256_of
-from kvscope.plan.experiment import Experiment
-from kvscope.plan.grid import expand
-from kvscope.run.display import Line
-from kvscope.workload.requests import Request, build
+from kvscope.api.composition import expand
+from kvscope.api.documents import markdown
+from kvscope.api.errors import KvscopeError
+from kvscope.api.experiments import Experiment
+from kvscope.api.experiments import requests as workload
+from kvscope.api.files import files
+from kvscope.api.running import batch
+from kvscope.api.runs import read_records
 from kvscope_paper.score.score import steps_of
 from kvscope_paper.score.trace import COLUMNS, SEPARATOR, TracedStep
 
@@ -51,9 +50,8 @@ def write_references(directory: Path, config_dir: Path, log: TextIO) -> list[Ref
     experiments = {name_of(one): one for one in planned}
     runs = {name: directory / "runs" / name for name in experiments}
     jobs = [batch.Job(experiment, runs[name]) for name, experiment in experiments.items()]
-    with Line(log) as line:
-        if batch.run_modeled(jobs, line):
-            raise KvscopeError(f"not all reference runs were made; {directory / 'runs'} has logs")
+    if batch.run_alone(jobs, log):
+        raise KvscopeError(f"not all reference runs were made; {directory / 'runs'} has logs")
     found = [
         _write_reference(name, experiment, runs[name], directory)
         for name, experiment in experiments.items()
@@ -62,10 +60,10 @@ def write_references(directory: Path, config_dir: Path, log: TextIO) -> list[Ref
     for experiment in experiments.values():
         path = directory / f"{experiment.workload.name}.requests.jsonl"
         if path not in written:
-            rows = request_rows(build(experiment), experiment.cache.block_size)
+            rows = request_rows(workload.build(experiment), experiment.cache.block_size)
             path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
             written.append(path)
-    sums = (f"{sha256_of(path)}  {path.name}\n" for path in sorted(written))
+    sums = (f"{files.sha256_of(path)}  {path.name}\n" for path in sorted(written))
     (directory / SUMS).write_text("".join(sums), encoding="utf-8")
     return found
 
@@ -92,7 +90,7 @@ def _text(value: object) -> str:
     return f"{value:.6f}" if isinstance(value, float) else str(value)
 
 
-def request_rows(requests: list[Request], block_size: int) -> Iterator[str]:
+def request_rows(requests: list[workload.Request], block_size: int) -> Iterator[str]:
     """The requests as lines of Mooncake's format, with ids of blocks of the cache's size.
 
     Equal ids are equal tokens from the prompt's start to the block's end. The last block may be
@@ -122,7 +120,7 @@ def table(references: list[Reference]) -> str:
             f"{one.blocks:,}",
             f"{len(one.steps):,}",
             *(f"{one.total(column):,}" for column in columns),
-            f"`{sha256_of(one.path)[:16]}`",
+            f"`{files.sha256_of(one.path)[:16]}`",
         )
         for one in references
     ]

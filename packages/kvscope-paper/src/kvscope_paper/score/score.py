@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kvscope.analyse.records import Records, read_records
-from kvscope.errors import BadInput
-from kvscope.time_sources import REHEARSED, rehearsal_refused
+from kvscope.api.errors import BadInput
+from kvscope.api.runs import RunView, read_records
+from kvscope.api.words import time_sources
 from kvscope_paper.score.trace import TracedStep, read_trace
 
 # What is compared, in the order in which a first difference is named.
@@ -67,8 +67,8 @@ def score(trace: Path, run: Path, repeat: int = 0) -> Score:
     BadInput if the trace cannot be used, or the run has no such repeat or was rehearsed.
     """
     records = read_records(run)
-    if records.time_source == REHEARSED:
-        raise rehearsal_refused(run, "score")
+    if records.time_source == time_sources.REHEARSED:
+        raise time_sources.rehearsal_refused(run, "score")
     theirs, ours = read_trace(trace), list(steps_of(records, repeat, run))
     compared = tuple(name for name in COMPARED if getattr(theirs[0], name) is not None)
     differing = [
@@ -98,7 +98,7 @@ def score(trace: Path, run: Path, repeat: int = 0) -> Score:
     )
 
 
-def steps_of(records: Records, repeat: int, run: Path) -> Iterator[TracedStep]:
+def steps_of(records: RunView, repeat: int, run: Path) -> Iterator[TracedStep]:
     """The steps of one repeat of a run, as a trace has them."""
     steps = records.steps[records.steps["repeat"] == repeat].sort_values("step")
     if steps.empty:

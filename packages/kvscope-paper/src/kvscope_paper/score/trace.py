@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvscope.errors import BadInput
-from kvscope.reading import read_bytes
+from kvscope.api.errors import BadInput
+from kvscope.api.files import reading
 
 MOST_BYTES = 256 * 2**20
 REQUIRED = ("step", "requests", "tokens")
@@ -42,7 +42,7 @@ def read_trace(path: Path) -> list[TracedStep]:
     BadInput names the file, the first row with a value that cannot be used, counted from 1 below
     the header, and its column. Steps are numbered from 0.
     """
-    text = read_bytes(path, MOST_BYTES).decode("utf-8", errors="replace")
+    text = reading.read_bytes(path, MOST_BYTES).decode("utf-8", errors="replace")
     is_json = path.suffix == ".json"
     rows = _json_rows(path, text) if is_json else list(csv.DictReader(text.splitlines()))
     if not rows:

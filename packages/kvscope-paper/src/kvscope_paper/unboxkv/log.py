@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kvscope import limits
-from kvscope.errors import BadInput
-from kvscope.reading import text_lines
+from kvscope.api.errors import BadInput
+from kvscope.api.files import limits, reading
 
 LONGEST_LINE = 1 << 20
 # Of a pass: its counts, and its shares in percent and times in milliseconds.
@@ -123,7 +122,7 @@ class Log:
 def read_log(path: Path) -> Log:
     """Read a log; BadInput names the file if it is no such log, or its passes are incomplete."""
     log = Log(path)
-    lines = iter(text_lines(path, LONGEST_LINE))
+    lines = iter(reading.text_lines(path, LONGEST_LINE))
     _read_preamble(log, lines)
     if not log.settings or not log.lengths:
         raise BadInput(f"{path}: is no log of the UnBoxKV-IO artifact, which begins with Namespace")

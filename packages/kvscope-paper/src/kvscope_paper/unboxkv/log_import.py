@@ -8,14 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kvscope import tables
-from kvscope.actions import RECOMPUTE
-from kvscope.collect.importer import PUBLISHED, Importer, imported_clock, provenance, write_tables
-from kvscope.errors import BadInput
-from kvscope.evidence import ORDER, PASSES
-from kvscope.passes import DECODE, PREFILL
-from kvscope.passes import MIXED as MIXED_PASS
-from kvscope.runfile import file_records, write_run
+from kvscope.api.collecting import evidence, importer, runfile
+from kvscope.api.errors import BadInput
+from kvscope.api.tables import actions, tables
+from kvscope.api.tables import passes as phases
 from kvscope_paper.unboxkv.log import Log, LoggedPass, read_log
 from kvscope_paper.unboxkv.log_batches import CHUNKED, DEFAULT, MIXED, Cache, Lost, Pass, passes
 
@@ -57,9 +53,9 @@ def import_log(paths: Sequence[Path], out: Path, _: str | None = None) -> str:
         tables.STEPS: steps,
         tables.PREEMPTIONS: preemptions,
     }
-    write_tables(out, frames | ({tables.BATCH: batch_of(found)} if found else {}))
+    importer.write_tables(out, frames | ({tables.BATCH: batch_of(found)} if found else {}))
     stalls = int(steps["stalled"].sum())
-    write_run(out, _record(path, log, stalls, mismatch, out))
+    runfile.write_run(out, _record(path, log, stalls, mismatch, out))
     tokens = int(steps["scheduled_tokens"].sum())
     return (
         f"{len(steps):,} passes, {tokens:,} tokens, of which {log.recomputed_tokens:,} computed "
@@ -97,7 +93,9 @@ def steps_of(log: Log, scheduled: list[Pass]) -> pd.DataFrame:
     tokens = np.array([one.tokens for one in passes])
     prefill = _prefill_tokens(log, scheduled)
     decode = tokens - prefill
-    phase = np.where(decode == 0, PREFILL, np.where(prefill == 0, DECODE, MIXED_PASS))
+    phase = np.where(
+        decode == 0, phases.PREFILL, np.where(prefill == 0, phases.DECODE, phases.MIXED)
+    )
     counts = [len(one.rows) for one in scheduled] or [one.running for one in passes]
     sampled = [sum(row.sampled for row in one.rows) for one in scheduled] or counts
     recomputed = [sum(row.recomputed for row in one.rows) for one in scheduled]
@@ -128,7 +126,7 @@ def steps_of(log: Log, scheduled: list[Pass]) -> pd.DataFrame:
             "host_blocks_used": np.rint(host).astype(int),
             "host_blocks_total": log.host_blocks,
             "stalled": host_stalls(passes),
-            "time_source": PUBLISHED,
+            "time_source": importer.PUBLISHED,
         }
     )
 
@@ -185,7 +183,7 @@ def batch_of(scheduled: list[Pass]) -> pd.DataFrame:
                 "repeat": 0,
                 "step": step,
                 "request_id": str(row.request),
-                "phase": DECODE if row.decodes else PREFILL,
+                "phase": phases.DECODE if row.decodes else phases.PREFILL,
                 "scheduled_tokens": row.tokens,
                 "recomputed_tokens": row.recomputed,
                 "context_tokens": row.context,
@@ -204,7 +202,12 @@ def preemptions_of(scheduled: list[Pass], steps: pd.DataFrame, log: Log) -> pd.D
     rows: list[dict[str, Any]] = []
     lost: dict[int, tuple[Lost, float]] = {}  # by request, until it is scheduled again
     for step, one in enumerate(scheduled):
-        usual = {"repeat": 0, "step": step, "time_s": start_s[step], "policy": RECOMPUTE.name}
+        usual = {
+            "repeat": 0,
+            "step": step,
+            "time_s": start_s[step],
+            "policy": actions.RECOMPUTE.name,
+        }
         for row in one.rows:
             if row.request in lost:
                 before, since_s = lost.pop(row.request)
@@ -219,7 +222,7 @@ def preemptions_of(scheduled: list[Pass], steps: pd.DataFrame, log: Log) -> pd.D
             lost[victim.request] = victim, start_s[step]
             rows.append(usual | _preempted(victim) | {"event": "preempt"})
     frame = pd.DataFrame(rows, columns=tables.PREEMPTIONS.names)
-    return frame.assign(time_source=PUBLISHED, refused=False)
+    return frame.assign(time_source=importer.PUBLISHED, refused=False)
 
 
 def _preempted(lost: Lost) -> dict[str, Any]:
@@ -260,7 +263,7 @@ def requests_of(log: Log, preemptions: pd.DataFrame) -> pd.DataFrame:
 
 def _evidence(log: Log, mismatch: int | None) -> tuple[str, ...]:
     known = mismatch is None and len(log.requests) == len(log.lengths)
-    return (PASSES, ORDER) if known else ()
+    return (evidence.PASSES, evidence.ORDER) if known else ()
 
 
 def _record(path: Path, log: Log, stalls: int, mismatch: int | None, out: Path) -> dict[str, Any]:
@@ -276,17 +279,17 @@ def _record(path: Path, log: Log, stalls: int, mismatch: int | None, out: Path) 
     if mismatch is not None:
         faults.append(NO_BATCH.format(mismatch))
     return {
-        **provenance(KIND, [path], evidence=_evidence(log, mismatch)),
+        **importer.provenance(KIND, [path], evidence=_evidence(log, mismatch)),
         "faults": faults,
         "published_settings": log.settings,
         "published_totals": log.totals,
-        "clock": imported_clock(duration_s),
+        "clock": importer.imported_clock(duration_s),
         "engine": {
             "kv_blocks_total": log.gpu_blocks,
             "block_size": log.block_size,
         },
-        "files": file_records(out),
+        "files": runfile.file_records(out),
     }
 
 
-IMPORTER = Importer(import_log)
+IMPORTER = importer.Importer(import_log)

@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from kvscope import limits
-from kvscope.errors import BadInput
-from kvscope.reading import one_line, read_bytes, short_repr
+from kvscope.api.errors import BadInput
+from kvscope.api.files import limits, reading
 from kvscope_paper.unboxkv import sizes
 
 # Published column → what it is called here. `running` is during the pass; `left`, `swapped`,
@@ -95,7 +94,7 @@ def _expected() -> str:
 
 def _read(path: Path) -> tuple[str, pd.DataFrame]:
     """A file's form, recognised by its header, and its cells as text, by the number of the line."""
-    content = read_bytes(path, sizes.LONGEST_SERIES_BYTES)
+    content = reading.read_bytes(path, sizes.LONGEST_SERIES_BYTES)
     try:
         rows = csv.reader(StringIO(content.decode("utf-8-sig"), newline=""))
         header = next(rows, [])
@@ -104,7 +103,7 @@ def _read(path: Path) -> tuple[str, pd.DataFrame]:
         raise BadInput(f"{path}: not readable as CSV ({error})") from None
     forms = [form for form, columns in FORMS.items() if set(columns) <= set(header)]
     if not forms or len({*header}) < len(header):
-        found = short_repr(",".join(header))
+        found = reading.short_repr(",".join(header))
         raise BadInput(f"{path}: header {found} is of no published series; give {_expected()}")
     for line, row in cells:
         if len(row) != len(header):
@@ -116,7 +115,7 @@ def _read(path: Path) -> tuple[str, pd.DataFrame]:
 
 def _choose(path: Path, frame: pd.DataFrame, series: str | None) -> pd.DataFrame:
     names = list(frame[SERIES].unique())
-    held = one_line(" and ".join(names))
+    held = reading.one_line(" and ".join(names))
     if series is None and len(names) > 1:
         raise BadInput(f"{path}: holds {held}; choose one with --series")
     if series is not None and series not in names:
@@ -135,9 +134,10 @@ def _numbers(path: Path, frame: pd.DataFrame, columns: Mapping[str, str]) -> pd.
     if not good.all():
         row, column = (int(place) for place in np.argwhere(~good)[0])
         kind = "whole number" if whole[column] else "number"
+        found = reading.short_repr(text.to_numpy()[row, column])
         raise BadInput(
-            f"{path}: line {text.index[row]} has {short_repr(text.to_numpy()[row, column])} for "
-            f"'{list(columns)[column]}', where a {kind} from 0 to {most[column]:g} is expected"
+            f"{path}: line {text.index[row]} has {found} for '{list(columns)[column]}', where a "
+            f"{kind} from 0 to {most[column]:g} is expected"
         )
     return numbers.rename(columns=dict(columns)).reset_index(drop=True)
 

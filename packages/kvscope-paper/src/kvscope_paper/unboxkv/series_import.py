@@ -7,16 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kvscope import tables
-from kvscope.actions import RECOMPUTE, SWAP
-from kvscope.arraytypes import Floats, Int64s
-from kvscope.collect.importer import PUBLISHED, Importer, imported_clock, provenance, write_tables
-from kvscope.copies import IN, KV, LOG, OUT
-from kvscope.due import decode_due_s, decode_passes
-from kvscope.errors import BadInput
-from kvscope.evidence import STALLS
-from kvscope.runfile import file_records, write_run
-from kvscope.stalls import find_stalls
+from kvscope.api.collecting import evidence, importer, runfile, stalls
+from kvscope.api.errors import BadInput
+from kvscope.api.runs import due
+from kvscope.api.tables import actions, copies, tables
+from kvscope_paper.arrays import Floats, Int64s
 from kvscope_paper.unboxkv import sizes
 from kvscope_paper.unboxkv.series_csv import read_series
 
@@ -65,8 +60,8 @@ def import_series(paths: Sequence[Path], out: Path, series: str | None = None) -
         tables.PREEMPTIONS: preemptions_of(rows, steps),
         tables.TRANSFERS: transfers_of(rows, steps),
     }
-    write_tables(out, frames)
-    write_run(out, _record(paths, series, rows, out))
+    importer.write_tables(out, frames)
+    runfile.write_run(out, _record(paths, series, rows, out))
     return ""
 
 
@@ -115,10 +110,10 @@ def steps_of(rows: pd.DataFrame) -> pd.DataFrame:
             "host_blocks_used": host_blocks,
             "host_blocks_total": SHARES if host_blocks.any() else 0,
             "stalled": False,
-            "time_source": PUBLISHED,
+            "time_source": importer.PUBLISHED,
         }
     )
-    return steps.assign(stalled=find_stalls(steps))
+    return steps.assign(stalled=stalls.find_stalls(steps))
 
 
 def moves_of(rows: pd.DataFrame) -> pd.DataFrame:
@@ -162,10 +157,15 @@ def preemptions_of(rows: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         moves[name].to_numpy() for name in ("swapped_out", "lost", "swapped_in", "recomputed")
     )
     parts = [
-        _events(out, "preempt", SWAP.name),
-        _events(lost, "preempt", RECOMPUTE.name),
-        _events(back, "resume", SWAP.name, recomputed_tokens=0),
-        _events(resumed, "resume", RECOMPUTE.name, recomputed_tokens=_whole_parts(again, resumed)),
+        _events(out, "preempt", actions.SWAP.name),
+        _events(lost, "preempt", actions.RECOMPUTE.name),
+        _events(back, "resume", actions.SWAP.name, recomputed_tokens=0),
+        _events(
+            resumed,
+            "resume",
+            actions.RECOMPUTE.name,
+            recomputed_tokens=_whole_parts(again, resumed),
+        ),
     ]
     return pd.concat(parts).sort_values("step", kind="stable", ignore_index=True)
 
@@ -173,7 +173,7 @@ def preemptions_of(rows: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
 def transfers_of(rows: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """The `transfers` table of a run's series: a row a swapped request and direction."""
     moves, copied_s = moves_of(rows), _copy_s(steps)
-    ways = {OUT: moves["swapped_out"].to_numpy(), IN: moves["swapped_in"].to_numpy()}
+    ways = {copies.OUT: moves["swapped_out"].to_numpy(), copies.IN: moves["swapped_in"].to_numpy()}
     parts = [
         pd.DataFrame(
             {
@@ -186,10 +186,10 @@ def transfers_of(rows: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     ]
     known: dict[str, Any] = {
         "repeat": 0,
-        "kind": KV,
+        "kind": copies.KV,
         "blocks": 0,
-        "clock": LOG,
-        "time_source": PUBLISHED,
+        "clock": copies.LOG,
+        "time_source": importer.PUBLISHED,
     }
     found = pd.concat(parts).sort_values("step", kind="stable", ignore_index=True)
     found = found.assign(**known)
@@ -207,7 +207,7 @@ def _events(counts: Int64s, event: str, policy: str, **known: Any) -> pd.DataFra
         "refused": False,
         "blocks": 0,
         "tokens": 0,
-        "time_source": PUBLISHED,
+        "time_source": importer.PUBLISHED,
     }
     nullable = dict.fromkeys(("time_s", "wait_s", "recomputed_tokens"), np.nan)
     return pd.DataFrame(row | nullable | known).astype(dict.fromkeys(nullable, float))
@@ -215,7 +215,7 @@ def _events(counts: Int64s, event: str, policy: str, **known: Any) -> pd.DataFra
 
 def _copy_s(steps: pd.DataFrame) -> Floats:
     """Of each pass: seconds beyond what its decode was due to take; NaN unless it decodes only."""
-    beyond = steps["duration_s"] - decode_due_s(decode_passes(steps, tables.BATCH.empty()))
+    beyond = steps["duration_s"] - due.decode_due_s(due.decode_passes(steps, tables.BATCH.empty()))
     return np.where(steps["phase"] == "decode", beyond, np.nan)
 
 
@@ -250,12 +250,12 @@ def _record(
     """What run.json says of an import: its sources and faults, and no experiment."""
     duration_s = float(rows["elapsed_ms"].iloc[-1]) / 1e3
     return {
-        **provenance(KIND, paths, series, evidence=[STALLS]),
+        **importer.provenance(KIND, paths, series, evidence=[evidence.STALLS]),
         "faults": faults_of(rows),
-        "clock": imported_clock(duration_s),
+        "clock": importer.imported_clock(duration_s),
         "engine": {"kv_blocks_total": SHARES, "block_size": 0},
-        "files": file_records(out),
+        "files": runfile.file_records(out),
     }
 
 
-IMPORTER = Importer(import_series, has_series=True)
+IMPORTER = importer.Importer(import_series, has_series=True)

@@ -11,17 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kvscope.events import (
-    ALL_HEADS,
-    ATTENTION,
-    COLUMNS,
-    COLUMNS_VERSION,
-    K_READ,
-    K_WRITE,
-    V_READ,
-    V_WRITE,
-    WRITE,
-)
+from kvscope.api.tables import kv_events
 from kvscope_paper.unboxkv.trace_json import WARPS, WRITES_KEY, KernelTraces, Record
 
 # What the kernels divided clock64 by, and the fastest clock of the GPU they ran on.
@@ -76,20 +66,23 @@ def _flush(trace: KernelTraces, step: int, layer: int, known: list[dict[int, int
         [known[row].get(position, by_reads[row].get(position, -1)) for position in range(length)]
         for row, length in enumerate(lengths)
     ]
-    records = {WRITE: trace.writes.get((step, layer)), ATTENTION: trace.reads.get((step, layer))}
+    records = {
+        kv_events.WRITE: trace.writes.get((step, layer)),
+        kv_events.ATTENTION: trace.reads.get((step, layer)),
+    }
     present = {name: record for name, record in records.items() if record}
     origin = min(_ticks(trace, record) for record in present.values())
     parts = []
     for place, (name, record) in enumerate(present.items()):
         since = _ticks(trace, record) - origin
-        if name == WRITE:
+        if name == kv_events.WRITE:
             parts += _write_segments(trace, record, contexts, scheduled, place, since)
         else:
             parts += _read_segments(slots, table, contexts, size, place, since)
     events = [event for _, own in parts for event in own]
     phase = "prefill" if step == trace.prefill else "decode"
     return {
-        **{"version": COLUMNS_VERSION, "repeat": 0, "step": step - 1, "layer": layer},
+        **{"version": kv_events.COLUMNS_VERSION, "repeat": 0, "step": step - 1, "layer": layer},
         **{"phase": phase, "block_size": size, "tile_tokens": max(scheduled), "kv_heads": None},
         "requests": [str(row) for row in range(len(lengths))],
         "phases": [phase] * len(lengths),
@@ -103,7 +96,9 @@ def _flush(trace: KernelTraces, step: int, layer: int, known: list[dict[int, int
             "events": [len(own) for _, own in parts],
             "dropped": None,
         },
-        "events": {name: [event[i] for event in events] for i, name in enumerate(COLUMNS)},
+        "events": {
+            name: [event[i] for event in events] for i, name in enumerate(kv_events.COLUMNS)
+        },
     }
 
 
@@ -130,8 +125,11 @@ def _write_segments(
     for worker, ((row, token), found) in enumerate(zip(tokens, places, strict=True)):
         position, (*at, took) = token // trace.layout.block_size, found
         own: list[tuple[int, ...]] = [
-            (kind, row, ALL_HEADS, block, position, slot, 1, since, took)
-            for kind, block, slot in ((K_WRITE, at[0], at[1]), (V_WRITE, at[2], at[3]))
+            (kind, row, kv_events.ALL_HEADS, block, position, slot, 1, since, took)
+            for kind, block, slot in (
+                (kv_events.K_WRITE, at[0], at[1]),
+                (kv_events.V_WRITE, at[2], at[3]),
+            )
         ]
         parts.append(((kernel, worker), own))
     return parts
@@ -162,15 +160,15 @@ def _read_segments(
         k_positions = {block: p for p, block in _positions(slots["k"][row]).items()}
         own: dict[int, list[tuple[int, ...]]] = {warp: [] for warp in range(WARPS)}
         for kind, name, positions in (
-            (K_READ, "k", k_positions),
-            (V_READ, "v", {**k_positions, **position_of}),
+            (kv_events.K_READ, "k", k_positions),
+            (kv_events.V_READ, "v", {**k_positions, **position_of}),
         ):
             for start, took, block in slots[name][row].tolist():
                 if block < 0:
                     continue
-                position = positions.get(block, ALL_HEADS)
+                position = positions.get(block, kv_events.ALL_HEADS)
                 tokens = max(0, min(size, contexts[row] + 1 - position * size))
                 where = (block, position, 0, tokens, since + start, took)
-                own[position % WARPS].append((kind, row, ALL_HEADS, *where))
+                own[position % WARPS].append((kind, row, kv_events.ALL_HEADS, *where))
         parts += [((kernel, row * WARPS + warp), events) for warp, events in own.items()]
     return parts

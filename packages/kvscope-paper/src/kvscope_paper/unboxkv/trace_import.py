@@ -12,14 +12,11 @@ import numpy as np
 import orjson
 import zstandard
 
-from kvscope.collect.collector import collect_run
-from kvscope.collect.importer import Importer, imported_clock, provenance, write_tables
-from kvscope.errors import BadInput
-from kvscope.events import ATTENTION, K_READ, KINDS, V_READ
-from kvscope.files import atomic_path
-from kvscope.layout import tables_directory
-from kvscope.quantities import join_words
-from kvscope.runfile import KERNEL_EVENTS, TRACING, file_records, write_run
+from kvscope.api.collecting import collect_run, importer, runfile
+from kvscope.api.errors import BadInput
+from kvscope.api.files import files, layout
+from kvscope.api.tables import kv_events
+from kvscope.api.words import join_words
 from kvscope_paper.unboxkv.trace_flushes import (
     CYCLES_PER_TICK,
     FASTEST_MHZ,
@@ -66,22 +63,22 @@ FAULT_OF_BLOCK_SIZE = "no writes are in the files: the block size is taken to be
 class Counts:
     """Events by kind, and what is missing of each kind by request."""
 
-    events: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    events: dict[str, int] = field(default_factory=lambda: dict.fromkeys(kv_events.KINDS, 0))
     due_reads: int = 0
     missing: dict[str, dict[int, int]] = field(default_factory=lambda: {"K": {}, "V": {}})
 
     def add(self, flush: Record) -> None:
         """Count a flush in."""
         kind, row = (np.array(flush["events"][name], np.int64) for name in ("kind", "row"))
-        for number, name in enumerate(KINDS):
+        for number, name in enumerate(kv_events.KINDS):
             self.events[name] += int((kind == number).sum())
-        if all(kernel["kernel"] != ATTENTION for kernel in flush["kernels"]):
+        if all(kernel["kernel"] != kv_events.ATTENTION for kernel in flush["kernels"]):
             return
         size = flush["block_size"]
         for request, context in enumerate(flush["context_tokens"]):
             due = context // size + 1
             self.due_reads += due
-            for name, number in (("K", K_READ), ("V", V_READ)):
+            for name, number in (("K", kv_events.K_READ), ("V", kv_events.V_READ)):
                 lost = due - int(((kind == number) & (row == request)).sum())
                 if lost > 0:
                     counted = self.missing[name]
@@ -119,19 +116,19 @@ def import_trace(paths: Sequence[Path], out: Path, _: str | None = None) -> str:
     trace = _read(paths)
     counts = Counts()
     facts = _facts(paths, trace)
-    write_tables(out, {})
-    _write(make_flushes(trace), counts, out / KERNEL_EVENTS)
+    importer.write_tables(out, {})
+    _write(make_flushes(trace), counts, out / runfile.KERNEL_EVENTS)
     facts["faults"] = [*counts.losses(), *facts["faults"]]
-    facts[TRACING]["events"] = sum(counts.events.values())
-    write_run(out, facts | {"files": file_records(out)})
-    collect_run(out, tables_directory(out))
+    facts[runfile.TRACING]["events"] = sum(counts.events.values())
+    runfile.write_run(out, facts | {"files": runfile.file_records(out)})
+    collect_run(out, layout.tables_directory(out))
     return str(counts)
 
 
 def _write(found: Iterator[Record], counts: Counts, path: Path) -> None:
     """Write flushes as a raw file, counting them on the way."""
     with (
-        atomic_path(path) as temporary,
+        files.atomic_path(path) as temporary,
         temporary.open("wb") as file,
         zstandard.ZstdCompressor().stream_writer(file, closefd=False) as stream,
     ):
@@ -157,10 +154,10 @@ def _facts(paths: Sequence[Path], trace: KernelTraces) -> dict[str, Any]:
     later = 10**9
     readings = [(0, 0), (later, round(later * NS_PER_TICK))]
     return {
-        **provenance(KIND, paths),
+        **importer.provenance(KIND, paths),
         "faults": _faults(trace),
-        "clock": imported_clock(span_s, round(trace.began * 1e9)),
-        TRACING: {
+        "clock": importer.imported_clock(span_s, round(trace.began * 1e9)),
+        runfile.TRACING: {
             "name": "published",
             "layers": sorted({layer for _, layer in trace.passes}),
             "kv_heads": None,
@@ -188,4 +185,4 @@ def _faults(trace: KernelTraces) -> list[str]:
     return found
 
 
-IMPORTER = Importer(import_trace)
+IMPORTER = importer.Importer(import_trace)

@@ -15,16 +15,10 @@ from typing import Any
 import numpy as np
 import orjson
 
-from kvscope import limits
-from kvscope.arraytypes import Int64s
-from kvscope.collect.json_values import (
-    require_integer,
-    require_integers,
-    require_list,
-    require_number,
-)
-from kvscope.errors import BadInput
-from kvscope.reading import text_lines
+from kvscope.api.collecting import json_values
+from kvscope.api.errors import BadInput
+from kvscope.api.files import limits, reading
+from kvscope_paper.arrays import Int64s
 from kvscope_paper.unboxkv import sizes
 
 WRITES_KEY, READS_KEY = "kv_write_pattern_record", "k_read_pattern_record"
@@ -46,7 +40,7 @@ def read_records(paths: Sequence[Path]) -> tuple[list[Record], list[Record]]:
     writes: list[Record] = []
     reads: list[Record] = []
     for path in paths:
-        for place, line in enumerate(text_lines(path, sizes.LONGEST_RECORD_BYTES), start=1):
+        for place, line in enumerate(reading.text_lines(path, sizes.LONGEST_RECORD_BYTES), start=1):
             if line.strip():
                 record = _record(line, f"{path}: line {place}")
                 (writes if WRITES_KEY in record else reads).append(record)
@@ -78,26 +72,35 @@ def _record(line: str, where: str) -> Record:
 def _head(record: Record) -> Record:
     """When the host launched the kernel, and for which layer of which pass."""
     return {
-        **{key: require_integer(record[key], key, limits.COUNT) for key in ("layer_id", "step")},
-        "start_time": require_number(
+        **{
+            key: json_values.require_integer(record[key], key, limits.COUNT)
+            for key in ("layer_id", "step")
+        },
+        "start_time": json_values.require_number(
             record["start_time"], "start_time", (0, limits.LATEST_EPOCH_S)
         ),
-        DURATION_KEY: require_number(record[DURATION_KEY], DURATION_KEY, (0, 1e9)),
+        DURATION_KEY: json_values.require_number(record[DURATION_KEY], DURATION_KEY, (0, 1e9)),
     }
 
 
 def _writes(record: Record) -> Record:
-    rows = require_list(record[WRITES_KEY], WRITES_KEY)
-    if any(len(require_list(row, WRITES_KEY)) != 5 for row in rows):
+    rows = json_values.require_list(record[WRITES_KEY], WRITES_KEY)
+    if any(len(json_values.require_list(row, WRITES_KEY)) != 5 for row in rows):
         raise ValueError(f"{WRITES_KEY} needs rows of 5 numbers")
     flat = [value for row in rows for value in row]
-    lengths = require_integers(record["seq_lens"], "seq_lens", (1, limits.COUNT[1])).tolist()
+    lengths = json_values.require_integers(
+        record["seq_lens"], "seq_lens", (1, limits.COUNT[1])
+    ).tolist()
     if not lengths:
         raise ValueError("seq_lens is empty")
     return {
         "seq_lens": lengths,
-        RANGE_KEY: require_integer(record[RANGE_KEY], RANGE_KEY, (1, sizes.MOST_ADDRESS)),
-        WRITES_KEY: require_integers(flat, WRITES_KEY, (0, sizes.MOST_ADDRESS)).reshape(-1, 5),
+        RANGE_KEY: json_values.require_integer(
+            record[RANGE_KEY], RANGE_KEY, (1, sizes.MOST_ADDRESS)
+        ),
+        WRITES_KEY: json_values.require_integers(flat, WRITES_KEY, (0, sizes.MOST_ADDRESS)).reshape(
+            -1, 5
+        ),
     }
 
 
@@ -105,7 +108,10 @@ def _reads(record: Record) -> Record:
     """Of each request its slots: start, duration, block (-1: unused)."""
     found: Record = {}
     for key in (READS_KEY, V_READS_KEY):
-        rows = [require_integers(row, key, limits.INT32) for row in require_list(record[key], key)]
+        rows = [
+            json_values.require_integers(row, key, limits.INT32)
+            for row in json_values.require_list(record[key], key)
+        ]
         if any(not len(row) or len(row) % (3 * WARPS) for row in rows):
             raise ValueError(f"{key} needs rows of {WARPS} times as many slots of 3 numbers")
         found[key] = [row.reshape(-1, 3) for row in rows]

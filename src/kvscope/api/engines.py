@@ -1,0 +1,13 @@
+"""Engines: what a run asks of one, of the device that it runs on, and what it tells.
+
+The methods and attributes of an engine are those of `kvscope.engine.port.Engine`. `rows` are what
+it tells: a `Recording` of `PassRecord` with `ScheduledRequest`, `PreemptionRecord`, `Transfer` with
+`OffloadingJob`, `BlockHit` and `BlockEviction` of `CachedBlock`.
+"""
+
+from kvscope.engine import recording as rows
+from kvscope.engine.devices.platform import Platform
+from kvscope.engine.devices.virtual.clock import VirtualClock
+from kvscope.engine.port import Finished
+
+__all__ = ["Finished", "Platform", "VirtualClock", "rows"]
