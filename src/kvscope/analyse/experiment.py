@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pandas as pd
@@ -11,12 +12,11 @@ import pandas as pd
 from kvscope import accounts, rounds, tables
 from kvscope.accounts import ANALYSED
 from kvscope.analyse import access_metrics
-from kvscope.analyse.calibration.intervals import modeled_intervals
 from kvscope.analyse.checklist import checklist
 from kvscope.analyse.circumstances import find_circumstances
 from kvscope.analyse.metric import Metric, origin_of
 from kvscope.analyse.metrics import METRICS
-from kvscope.analyse.planned import confirm_settings
+from kvscope.analyse.planned import confirm_settings, experiment_of
 from kvscope.analyse.reason import Reason
 from kvscope.analyse.records import Records, read_records
 from kvscope.analyse.statistics import Estimate, estimate, widen
@@ -26,6 +26,7 @@ from kvscope.reading import describe_error
 from kvscope.runfile import run_sha256
 from kvscope.runschema import RepeatRecord
 from kvscope.tables.added import NoTable
+from kvscope.time_sources import MODELED
 
 
 def analyse(run: Path, out: Path, **known: Any) -> pd.DataFrame:
@@ -113,7 +114,7 @@ def metrics_of(
     values_of = {str(name): rows.tolist() for name, rows in repeats.groupby("metric")["value"]}
     found = {metric.name: _estimate(metric, values_of) for metric in METRICS}
     values = {metric: found[metric.name].value for metric in METRICS}
-    for name, (low, high) in modeled_intervals(records, values).items():
+    for name, (low, high) in _modeled_intervals(records, values).items():
         found[name] = replace(found[name], low=low, high=high)
     estimates = pd.DataFrame([vars(one) for one in found.values()])
     columns = {
@@ -130,6 +131,16 @@ def metrics_of(
         "run_sha256": run_sha256,
     }
     return pd.DataFrame(columns)[tables.METRICS.names]
+
+
+def _modeled_intervals(
+    records: Records, values: Mapping[Metric, float]
+) -> Mapping[str, tuple[float, float]]:
+    """Of metrics of a modeled run the intervals that its device gives."""
+    if records.time_source != MODELED or records.steps.empty:
+        return {}
+    found = experiment_of(records).device.intervals
+    return resolve_name(found)(records, values) if found else {}
 
 
 def _estimate(metric: Metric, values_of: Mapping[str, list[float]]) -> Estimate:

@@ -84,6 +84,9 @@ class Device(Option):
     `has_costs` is true if it has the numbers of a cost model itself; those of others are in a data
     file of the device's name (`kvscope.plan.hardware`), if there is one.
 
+    `intervals` names the function, 'module:function', that gives intervals of a modeled run's
+    metrics: of its records and the metrics' values, by the metrics' names.
+
     `evidence` is what its runs have. `caveat` is a sentence for the page of whoever reads them.
     """
 
@@ -99,6 +102,7 @@ class Device(Option):
     caches_prefixes: ClassVar[bool] = True
     forces_outputs: ClassVar[bool] = False
     has_costs: ClassVar[bool] = False
+    intervals: ClassVar[str] = ""
     evidence: ClassVar[frozenset[str]] = ALL
     caveat: ClassVar[str] = ""
     in_id: ClassVar[tuple[str, ...]] = ("threads",)

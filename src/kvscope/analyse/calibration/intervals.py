@@ -11,7 +11,6 @@ from kvscope.analyse.records import Records
 from kvscope.interval import bootstrap_interval
 from kvscope.plan.devices.modeled import Modeled
 from kvscope.setting_values import ALL_AT_ONCE
-from kvscope.time_sources import MODELED
 
 # What overflow policies do whose costs the model has.
 ACTIONS = {one.name for one in (RECOMPUTE, SWAP, ACTIVATION)}
@@ -22,12 +21,10 @@ Interval = tuple[float, float]
 def modeled_intervals(records: Records, values: Mapping[Metric, float]) -> dict[str, Interval]:
     """Of each metric with a `modeled_interval` the interval of 95 % of the bootstrap's fits.
 
-    `values` are the metrics as recorded, and lie in their intervals. What is 0 happens in no pass,
-    whatever passes take. Empty if the run is not modeled, its hardware was not fitted, arrivals
-    decide its passes, or the model has no cost of what became of its preempted requests.
+    `values` are the metrics of a modeled run as recorded, and lie in their intervals. What is 0
+    happens in no pass, whatever passes take. Empty if its hardware was not fitted, arrivals decide
+    its passes, or the model has no cost of what became of its preempted requests.
     """
-    if records.time_source != MODELED or records.steps.empty:
-        return {}
     experiment = experiment_of(records)
     fits = experiment.device.fits if isinstance(experiment.device, Modeled) else ()
     known = experiment.workload.arrival == ALL_AT_ONCE and not records.has_followers

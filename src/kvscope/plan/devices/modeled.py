@@ -91,6 +91,7 @@ class Modeled(ModeledHardware):
     copies_awaited: ClassVar[bool] = False
     forces_outputs: ClassVar[bool] = True
     has_costs: ClassVar[bool] = True
+    intervals: ClassVar[str] = "kvscope.analyse.calibration.intervals:modeled_intervals"
     # `instrumented` has the same cost, and its accesses to the cache can be traced.
     attentions: ClassVar[dict[str, Kernels]] = {
         "vllm": Kernels(layouts=None),
