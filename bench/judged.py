@@ -16,7 +16,7 @@ from typing import Any
 from judged_cases import NOTHING, RECORDER, Edit, Forged, Judge, draw, forgeries, mutants
 from judged_runs import make
 
-from kvscope.analyse.oracles.registry import ORACLES, ROWS, judge_tables
+from kvscope.analyse.oracles.registry import ROWS, all_oracles, judge_tables
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.records import Records
 from kvscope.errors import BadInput
@@ -43,7 +43,7 @@ def every_oracle(run: Records) -> set[str]:
 
 def one_oracle(name: str) -> Judge:
     """A judge of one oracle: its name if the run violates it, and the first word that it says."""
-    known = {oracle.name: oracle for oracle in (*ROWS, *ORACLES)}
+    known = {oracle.name: oracle for oracle in (*ROWS, *all_oracles())}
     if name not in known:
         raise BadInput(f"--oracle is '{name}', expected one of {', '.join(known)}")
 

@@ -10,8 +10,6 @@ from contextlib import suppress
 from kvscope import __version__, homes, plugins
 from kvscope.commands import (
     analyse,
-    bytes_,
-    calibrate,
     check,
     collect,
     compare,
@@ -44,10 +42,8 @@ COMMANDS = {
     90: analyse.analyse,
     100: report.report,
     110: crate.crate,
-    120: calibrate.calibrate,
     150: compare.compare,
     160: check.check,
-    180: bytes_.bytes_,
     190: doctor.doctor,
     200: shipped.shipped,
 }

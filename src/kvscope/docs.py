@@ -21,7 +21,8 @@ from kvscope.analyse.checklist import FACTS
 from kvscope.analyse.circumstances import CIRCUMSTANCES
 from kvscope.analyse.metric import Measure, Metric
 from kvscope.analyse.metrics import OWN
-from kvscope.analyse.oracles.registry import ORACLES, ROWS
+from kvscope.analyse.oracles.of_packages import GROUP as ORACLE
+from kvscope.analyse.oracles.registry import ROWS, all_oracles
 from kvscope.analyse.reason import REASONS
 from kvscope.analyse.study_metrics import STUDY_METRICS
 from kvscope.collect.oracles.registry import ALL_ORACLES
@@ -29,7 +30,6 @@ from kvscope.errors import BadInput
 from kvscope.files import write_text_if_changed
 from kvscope.oracle import Oracle
 from kvscope.plan.figures import GROUP as FIGURE
-from kvscope.plan.hardware import hardware
 from kvscope.report.figures.registry import figures
 from kvscope.tables import TABLES, Table
 from kvscope.tables.column import ROLES
@@ -37,7 +37,6 @@ from kvscope.tables.column import ROLES
 _BLOCK = re.compile(r"<!-- generated: ([\w ]+) -->\n.*?<!-- end -->", re.DOTALL)
 GROUP = "kvscope.document"
 API = Path(__file__).parent / "api"
-FITTED = "a100-40gb"  # hardware whose numbers are fitted
 Row = tuple[str, ...]
 
 
@@ -81,6 +80,11 @@ def _oracles_table(oracles: Iterable[Oracle[Any]]) -> str:
     return markdown(("reason", "what must hold"), rows)
 
 
+def _is_own(oracle: Oracle[Any]) -> bool:
+    """Whether an oracle is kvscope's; those of other packages stand in their own documents."""
+    return oracle.name not in plugins.names(ORACLE) or not plugins.origin(ORACLE, oracle.name)
+
+
 def _figures_table() -> str:
     """Figures of kvscope itself; those of other packages stand in their own documents."""
     own = [(name, one) for name, one in figures().items() if not plugins.origin(FIGURE, name)]
@@ -105,14 +109,6 @@ def _columns_table(table: Table) -> str:
 
 def _words_table(word: str, meanings: Mapping[str, str]) -> str:
     return markdown((word, "meaning"), [(f"`{name}`", text) for name, text in meanings.items()])
-
-
-def _fitted_numbers_table() -> str:
-    rows = [
-        (f"`{name}`", f"{value:.4g}", f"{low:.4g} to {high:.4g}")
-        for name, value, low, high in hardware.read(FITTED).fitted()
-    ]
-    return markdown(("number", "fit", "95 % of the bootstrap"), rows)
 
 
 def _api_table() -> str:
@@ -146,9 +142,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "circumstances": partial(_words_table, "circumstance", CIRCUMSTANCES),
     "roles": partial(_words_table, "role", ROLES),
     "evidence": partial(_words_table, "evidence", evidence.MEANINGS),
-    "oracles": lambda: _oracles_table((*ROWS, *ORACLES, *FACTS)),
+    "oracles": lambda: _oracles_table((*ROWS, *filter(_is_own, all_oracles()), *FACTS)),
     "oracles of KV events": lambda: _oracles_table(ALL_ORACLES),
-    "fitted numbers": _fitted_numbers_table,
     **{f"table {table.name}": partial(_columns_table, table) for table in TABLES.values()},
 }
 

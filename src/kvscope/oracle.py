@@ -13,6 +13,7 @@ import numpy.typing as npt
 from kvscope.verdict import HELD, NOT_APPLICABLE, VIOLATED, Verdict
 
 Subject = TypeVar("Subject")
+LAST = 1000  # place of an oracle that names none
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,13 @@ class Need(Generic[Subject]):
 class Oracle(Generic[Subject]):
     """A function that finds violations of its docstring's sentence in a subject, and its need.
 
-    The function returns None if the sentence does not apply to the subject.
+    The function returns None if the sentence does not apply to the subject. `order` is the place of
+    a package's oracle on the checklist, where kvscope's own of tables stand at 10, 20, …
     """
 
     function: Callable[[Subject], Violations | None]
     need: Need[Subject] = Need()
+    order: int = LAST
 
     @property
     def needs(self) -> str:

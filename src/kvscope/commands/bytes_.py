@@ -86,6 +86,7 @@ ENVIRONMENT = {
     flag("--json", "print JSON"),
     path("--picture", "write a picture, as FILE.svg", metavar="FILE"),
     CONFIG_DIR,
+    order=180,
 )
 def bytes_(given: argparse.Namespace) -> int:
     """Say where the memory of a model's KV cache goes, as vLLM plans it.

@@ -40,6 +40,7 @@ from kvscope.layout import STUDIES, experiment_directory
     argument(
         "--samples", type=whole(1), default=20, metavar="N", help="of the bootstrap (default: 20)"
     ),
+    order=120,
 )
 def calibrate(given: argparse.Namespace) -> int:
     """Fit the cost model of device=modeled to measured runs, and write a fitted device.

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from kvscope.analyse.metrics import BY_NAME
-from kvscope.analyse.oracles import cache, modeled
+from kvscope.analyse.oracles import cache, whole_batches
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.oracles.workload import workload_differs
 from kvscope.analyse.records import Records, read_records
@@ -93,7 +93,7 @@ def test_what_the_engine_predicts_follows_from_its_settings(run: Records) -> Non
     unnoticed = []
     for place in places(run.facts["engine"]["offload"], "engine.offload"):
         forged = with_fact(run, place, lambda old: f"{old}x" if isinstance(old, str) else old + 0.5)
-        if not modeled.modeled_facts_wrong(RunTables(forged)):
+        if not whole_batches.modeled_facts_wrong(RunTables(forged)):
             unnoticed.append(place)
     assert unnoticed == []
     removed = with_fact(run, "engine.offload", lambda _: {})

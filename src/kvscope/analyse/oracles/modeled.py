@@ -6,16 +6,13 @@ a coalesced copy ran, which no table has. Some number of them must give its seco
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse.differences import value_differences
-from kvscope.analyse.loads import loads_of
-from kvscope.analyse.moves import Moves, save_s_of
-from kvscope.analyse.oracles.facts import device_class
+from kvscope.analyse.calibration.loads import loads_of
+from kvscope.analyse.calibration.moves import Moves, save_s_of
 from kvscope.analyse.oracles.run_tables import NANOSECONDS, RunTables, bad_rows, combine
 from kvscope.analyse.oracles.virtual import (
     TOLERANCE_S,
@@ -25,12 +22,11 @@ from kvscope.analyse.oracles.virtual import (
     wrong_time,
 )
 from kvscope.analyse.planned import experiment_of
-from kvscope.analyse.run_view import RunView
 from kvscope.arraytypes import Bools, Floats, Ints
 from kvscope.collect.kv.flushes import read_flushes
 from kvscope.events import ATTENTION, WRITE
-from kvscope.oracle import NONE, Violations
-from kvscope.plan.device import Device
+from kvscope.evidence import CLOCK, PASSES
+from kvscope.oracle import NONE, Need, Oracle, Violations
 from kvscope.plan.devices.modeled import Modeled
 from kvscope.plan.hardware.overflow_cost import OverflowCost
 from kvscope.run_data import of_repeat
@@ -300,71 +296,18 @@ class ModeledRepeat:
         )
 
 
-def predicts_batches(run: RunTables) -> bool:
-    """Whether the run's device computes batches to their end, and knows the seconds of each."""
-    name = run.section("device").get("name")
-    return name is not None and device_class(name).passes_s is not Device.passes_s
-
-
-def modeled_batch_wrong(run: RunTables) -> Violations:
-    """The passes of a modeled batch are those that the device gives for its requests' lengths.
-
-    A batch has the requests that have arrived when the one before has ended.
-    """
-    return combine(*(_batches_differ(run, repeat) for repeat in run.repeats.values()))
-
-
-def modeled_facts_wrong(run: RunTables) -> Violations:
-    """What run.json says of a modeled batch is what its device says of the warm-up's first batch.
-
-    Those are the predictions of its cost model.
-    """
-    experiment, requests = experiment_of(run.records), run.records.workload
-    first = requests["arrival_s"] <= requests["arrival_s"].min() + NANOSECONDS
-    batch = requests[first & (experiment.warmup > 0)]
-    lengths = [*zip(batch["prompt_tokens"], batch["output_tokens"], strict=True)]
-    due = experiment.device.engine_facts(experiment, lengths)
-    found = {key: run.engine.stated(key) for key in due}
-    wrong = [*value_differences("engine.", found, due)]
-    return Violations(len(wrong), wrong[0]) if wrong else NONE
-
-
-def _batches_differ(run: RunTables, repeat: RunView) -> Violations:
-    experiment = experiment_of(run.records)
-    passes_s = cache(lambda lengths: experiment.device.passes_s(experiment, lengths))
-    steps = run.steps[run.steps["repeat"] == repeat.repeat].reset_index(drop=True)
-    waiting = repeat.requests.sort_values("arrival_s", kind="stable")
-    starts_s: list[float] = []
-    now_s = 0.0
-    while len(waiting):
-        now_s = max(now_s, waiting["arrival_s"].iloc[0])
-        batch = waiting[waiting["arrival_s"] <= now_s + NANOSECONDS]
-        lengths = zip(batch["prompt_tokens"], batch["output_tokens"], strict=True)
-        for pass_s in passes_s(tuple(lengths)):
-            starts_s.append(now_s)
-            now_s += pass_s
-        waiting = waiting.iloc[len(batch) :]
-    if len(starts_s) != len(steps):
-        words = f"{len(steps)} passes, its device gives {len(starts_s)}"
-        return Violations(1, f"repeat {repeat.repeat}: {words}")
-    due_s: Floats = np.array([*starts_s, now_s])
-    tolerance_s = TOLERANCE_S * (1 + len(steps))  # each pass ends on a whole nanosecond
-    wrong = differs(steps["start_s"], due_s[:-1], tolerance_s)
-    took_s: Floats = due_s[1:] - due_s[:-1]
-    wrong |= differs(steps["duration_s"], took_s, tolerance_s)
-    served, begun_s = experiment.warmup + (repeat.repeat or 0), _begun_s(run, repeat)
-    begin_s = served * now_s  # the clock began with the warm-up
-    late = abs(begun_s - begin_s) > tolerance_s * (1 + served)
-    words = f"repeat {repeat.repeat} begins at {begun_s:.9f} s, its device gives {begin_s:.9f}"
-    return combine(
-        wrong_time(steps, wrong, "duration_s", took_s),
-        takes_no_scheduling(steps),
-        Violations(1, words) if late else NONE,
+def _need(words: str, also: Callable[[RunTables], bool] = lambda _: True) -> Need[RunTables]:
+    """A need of a modeled run with all its passes and their times, and of what only some have."""
+    return Need(
+        words,
+        lambda run: run.evidence.issuperset((PASSES, CLOCK)) and is_modeled(run) and also(run),
     )
 
 
-def _begun_s(run: RunTables, repeat: RunView) -> float:
-    """When a repeat begins, by the clock of run.json."""
-    clock = run.record.clock.repeats
-    begun_ns = next(one.start_ns for one in clock if one.repeat == repeat.repeat)
-    return begun_ns * NANOSECONDS
+def _has_events(run: RunTables) -> bool:
+    return KERNEL_EVENTS in run.record.files
+
+
+# After the oracle of the constant times of `dry`.
+TIMES = Oracle(modeled_time_wrong, _need("device modeled"), order=152)
+KERNELS = Oracle(modeled_kernel_wrong, _need("KV events of device modeled", _has_events), order=154)

@@ -11,7 +11,6 @@ from kvscope.analyse.oracles import (
     copies,
     facts,
     kv_groups,
-    modeled,
     of_packages,
     offloading,
     outputs,
@@ -25,6 +24,7 @@ from kvscope.analyse.oracles import (
     values,
     victims,
     virtual,
+    whole_batches,
     workload,
 )
 from kvscope.analyse.oracles.run_tables import RunTables
@@ -38,7 +38,6 @@ from kvscope.evidence import (
     STALLS,
 )
 from kvscope.oracle import Need, Oracle, judge, verdict
-from kvscope.runfile import KERNEL_EVENTS
 from kvscope.runschema import OTHER_CLOCKS
 from kvscope.tables import BATCH
 from kvscope.time_sources import REHEARSED
@@ -85,12 +84,7 @@ _ADDED = _seen("tables of other packages", also=lambda run: bool(run.records.add
 _SETTINGS = _seen("an experiment.yaml", SETTINGS, also=lambda run: bool(run.records.settings))
 _WORKLOAD = _seen("a complete experiment.yaml", SETTINGS, also=workload.has_all_settings)
 _PROFILED = _seen("an export of Nsight Systems", also=profiled.is_profiled)
-_MODELED_EVENTS = _seen(
-    "KV events of device modeled",
-    also=lambda run: modeled.is_modeled(run) and KERNEL_EVENTS in run.record.files,
-)
-_BATCHES = _seen("a device that models whole batches", also=modeled.predicts_batches)
-_MODELED = _seen("device modeled", also=modeled.is_modeled)
+_BATCHES = _seen("a device that models whole batches", also=whole_batches.predicts_batches)
 _MODELED_TOKENS = _seen("tokens of a modeled device", also=virtual.computes_nothing)
 _DRY = _seen("device dry", also=virtual.is_dry)
 _LAYERS = _seen(
@@ -182,11 +176,9 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(times.layers_outside_pass, _LAYERS),
     Oracle(times.given_up_wrong, _ABORTED),
     Oracle(virtual.dry_time_wrong, _DRY),
-    Oracle(modeled.modeled_time_wrong, _MODELED),
-    Oracle(modeled.modeled_kernel_wrong, _MODELED_EVENTS),
     Oracle(virtual.modeled_output_wrong, _MODELED_TOKENS),
-    Oracle(modeled.modeled_batch_wrong, _BATCHES),
-    Oracle(modeled.modeled_facts_wrong, _BATCHES),
+    Oracle(whole_batches.modeled_batch_wrong, _BATCHES),
+    Oracle(whole_batches.modeled_facts_wrong, _BATCHES),
     Oracle(profiled.ranges_differ, _PROFILED),
     Oracle(replay.differs_from_replay, _REPLAYED),
     Oracle(added.added_differ, _ADDED),
@@ -216,9 +208,11 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
 
 
 def all_oracles() -> list[Oracle[RunTables]]:
-    """ORACLES, and those of installed packages; BadInput if one of these cannot be used."""
+    """ORACLES, and those of installed packages, in their order; BadInput if one cannot be used."""
     own = {oracle.name for oracle in (*ROWS, *ORACLES)}
-    return [*ORACLES, *of_packages.package_oracles(own)]
+    placed = [(10 * place, oracle) for place, oracle in enumerate(ORACLES, 1)]
+    placed += [(oracle.order, oracle) for oracle in of_packages.package_oracles(own)]
+    return [oracle for _, oracle in sorted(placed, key=lambda one: one[0])]
 
 
 def judge_tables(records: RunView) -> list[Verdict]:
