@@ -3,6 +3,7 @@
 import os
 import shlex
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,9 @@ from kvscope.report import sections, theme
 from kvscope.report.circumstances import circumstances, dates, faults, shared
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import Drawing
-from kvscope.report.figures.registry import figures, missing_figures
+from kvscope.report.figures.registry import blamed, figures, missing_figures, unshown_data
 from kvscope.report.findings import by_change, findings, headline, rule
 from kvscope.report.pages import load_template, pages_of
-from kvscope.report.predictions import read_predictions
 from kvscope.report.reasons import reason_in_words
 from kvscope.report.render import Printed, for_page, pack, print_figure, scripts
 from kvscope.report.tables import experiments_table
@@ -78,10 +78,9 @@ def write_page(
         again=[run for run in study.complete if run.again],
         reasons=_reasons(study),
         checklist=checklist(study.complete),
-        figures=[_figure(name, drawing, prints[name]) for name, drawing in drawn.items()],
-        predictions=read_predictions(study),
+        figures=[_figure(study, name, drawing, prints[name]) for name, drawing in drawn.items()],
         sections=sections.shown_sections(study),
-        lacking=missing_figures(study, drawn),
+        lacking=[*missing_figures(study, drawn), *unshown_data(study)],
         configs=_safe(orjson.dumps([theme.config(), theme.config(dark=True)]).decode()),
         commands=_commands(study, results),
         paper=PAPER.citation,
@@ -99,10 +98,21 @@ def _read(path: Path) -> Markup:
     return Markup(path.read_text(encoding="utf-8"))
 
 
-def _figure(name: str, drawing: Drawing, printed: Printed) -> dict[str, Any]:
+def _figure(study: StudyData, name: str, drawing: Drawing, printed: Printed) -> dict[str, Any]:
     """What the template needs of a figure."""
     of = figures()[name]
-    return _chart(name, of.title, of.caption, drawing, printed) | {"section": of.section}
+    chart = _chart(name, of.title, of.caption, drawing, printed)
+    return chart | {"section": of.section, "body": partial(_body, study, name)}
+
+
+def _body(study: StudyData, name: str, chart: Markup) -> Markup:
+    """What stands in a figure's own section, with its chart."""
+    body = figures()[name].body
+    if body is None:
+        return chart
+    with blamed(name):
+        template = load_template(body.template, plural=plural)
+        return Markup(template.render(chart=chart, **body.context(study)))
 
 
 def _chart(

@@ -5,8 +5,9 @@ They name their tables; data and looks are added where they are drawn.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
@@ -77,11 +78,24 @@ class Lead:
 
 
 @dataclass(frozen=True)
+class Body:
+    """What stands in a figure's own section of the page.
+
+    `template` is a file for Jinja, in which `{{ chart }}` is the figure's chart. `context` gives
+    its other values for a study.
+    """
+
+    template: Path
+    context: Callable[[StudyData], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
 class Figure:
     """A figure of a study; its name is that of its entry point in the group `kvscope.figure`.
 
     `axes` says what it makes of declared axes, `section` in which part of the page it stands, by
-    `order`. One with a `lead` can open the page.
+    `order`. In a section of its own it may have a `body`, in which its chart is. One with a `lead`
+    can open the page. `faults` gives sentences on data of a study that it does not show.
     """
 
     title: str
@@ -91,6 +105,8 @@ class Figure:
     axes: str = NO_AXES
     section: str = "charts"
     lead: Lead | None = None
+    body: Body | None = None
+    faults: Callable[[StudyData], Sequence[str]] = lambda _: ()
 
 
 def number(field: str, **more: Any) -> Spec:

@@ -1,6 +1,7 @@
 """Forward passes as a calibrated cost model predicts them, against the measured ones."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -13,6 +14,7 @@ from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import (
     NUMBER,
     PICKED,
+    Body,
     Drawing,
     Figure,
     Spec,
@@ -27,6 +29,7 @@ from kvscope.report.figures.figure import (
 from kvscope.report.predictions import Predictions, read_predictions
 from kvscope.report.words import percent
 
+TEMPLATE = Path(__file__).parents[1] / "predictions.html.j2"
 HEIGHT, LABEL_PX = 300, 64
 MOST = 0.95  # of the passes are between the dashed lines
 TIMES = ("measured", "predicted")
@@ -119,6 +122,10 @@ def _at(measured: str, predicted: str) -> Spec:
     }
 
 
+def _body(study: StudyData) -> Mapping[str, Any]:
+    return {"predictions": read_predictions(study)}
+
+
 FIGURE = Figure(
     "Predicted by the calibrated cost model",
     f"Forward passes of measured runs: at most {MOST_POINTS} of each phase of an experiment, "
@@ -127,4 +134,6 @@ FIGURE = Figure(
     draw,
     section="predictions",
     order=200,
+    body=Body(TEMPLATE, _body),
+    faults=lambda study: read_predictions(study).faults,
 )

@@ -1,6 +1,7 @@
 """The figures of all installed packages."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from textwrap import wrap
@@ -38,8 +39,15 @@ def marked(study: StudyData, drawing: Drawing) -> Drawing:
 
 def draw_figure(study: StudyData, name: str) -> Drawing | None:
     """A figure along the axes that the study declares; BadInput names the package that fails."""
-    try:
+    with blamed(name):
         return figures()[name].draw(study, study.declared_axes(name))
+
+
+@contextmanager
+def blamed(name: str) -> Iterator[None]:
+    """Raise BadInput that names the package of a figure whose code fails in the `with` block."""
+    try:
+        yield
     except Exception as error:
         if package := plugins.origin(GROUP, name):
             raise BadInput(
@@ -47,6 +55,15 @@ def draw_figure(study: StudyData, name: str) -> Drawing | None:
                 "package"
             ) from error
         raise
+
+
+def unshown_data(study: StudyData) -> list[str]:
+    """What figures say of data that they do not show, a sentence each."""
+    found: list[str] = []
+    for name, figure in figures().items():
+        with blamed(name):
+            found += figure.faults(study)
+    return found
 
 
 def missing_figures(study: StudyData, drawn: Mapping[str, Drawing]) -> list[str]:
