@@ -78,7 +78,7 @@ def savings() -> Iterator[tuple[str, float, int, float, int]]:
         words = [f"{key}={value}" for key, value in settings.items()]
         policy, rebuilds = prepared(*words, f"overflow.copies={how}")
         cost = policy._cost
-        assert cost is not None
+        assert isinstance(cost, OverflowCost)
         halves, tails = [(0.0, 0)], [(0.0, 0)]
         for tokens in TOKENS:
             victim = Victim("", tokens, 1, tokens, 0, room=True, activations=rebuilds)

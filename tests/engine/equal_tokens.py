@@ -117,7 +117,7 @@ def compared(model: str, seeds: range) -> Iterator[dict[str, Any]]:
     cases = [(b, o, None) for b, o in product(BATCHING, OVERFLOW)]
     cases += [("mixed", overflow, fault) for fault, overflow in FAULTS.items()]
     # Few enough that a request is rebuilt in several parts.
-    parts = mock.patch("kvscope.plan.hardware.overflow_cost.REBUILD_TOKENS", 64)
+    parts = mock.patch("kvscope.rebuilds.REBUILD_TOKENS", 64)
     for batching, overflow, fault in cases:
         scarce = experiment(*sizes, *BATCHING[batching], *OVERFLOW[overflow])
         differing, preempted, kept, left = [], [], [], []

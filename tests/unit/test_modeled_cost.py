@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.analyse.calibration.loads import loads_of
+from kvscope.analyse.modeled.loads import loads_of
 from kvscope.plan.composition import Composer
 from kvscope.plan.hardware import files
 from kvscope.plan.hardware import hardware as data

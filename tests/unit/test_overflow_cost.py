@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from kvscope.plan.composition import Composer
 from kvscope.plan.hardware import hardware as data
 from kvscope.plan.hardware.cost import PassCost, copies_in, copy_s
-from kvscope.plan.hardware.overflow_cost import OverflowCost, rebuild_parts
+from kvscope.plan.hardware.overflow_cost import OverflowCost
 from kvscope.plan.models import Model
+from kvscope.rebuilds import rebuild_parts
 
 A100 = data.read("a100-40gb")
 COMPOSER = Composer(Path("config"))

@@ -81,8 +81,8 @@ class Device(Option):
     `times_layers` is false where the layers of a pass have no times of their own, because several
     are under way at once. `caches_prefixes` is false of a device whose engine has no prefix cache.
     `forces_outputs` is true if it can give the tokens of a workload whose outputs are known before.
-    `has_costs` is true if it has the numbers of a cost model itself; those of others are in a data
-    file of the device's name (`kvscope.plan.hardware`), if there is one.
+    `has_costs` is true if it has the numbers of a cost model itself; those of others are the
+    cost model's of the device's name (`kvscope.plan.costs`), if it has some.
 
     `intervals` names the function, 'module:function', that gives intervals of a modeled run's
     metrics: of its records and the metrics' values, by the metrics' names.

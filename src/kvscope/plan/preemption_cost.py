@@ -4,29 +4,14 @@ from collections.abc import Callable
 from functools import cache
 
 from kvscope.actions import Action, action
-from kvscope.plan.devices.modeled import Modeled
-from kvscope.plan.hardware import hardware as data
-from kvscope.plan.hardware.hardware import Hardware
-from kvscope.plan.hardware.overflow_cost import OverflowCost
+from kvscope.plan.costs import PreemptionCosts, cost_model
 from kvscope.plan.parts import Conditions
 from kvscope.plan.policy import Overflow
 
 
-def cost_model(overflow: Overflow, experiment: Conditions) -> OverflowCost:
-    """The cost model of a policy in an experiment: that of the modeled device."""
-    device = experiment.device
-    today = Modeled.model_validate({"name": "modeled", "kernels": "vllm"})
-    modeled = device if isinstance(device, Modeled) else today
-    return modeled.cost(_numbers(overflow, experiment), experiment)
-
-
-def _numbers(overflow: Overflow, experiment: Conditions) -> Hardware:
-    """The numbers of the hardware that a policy's cost model is of."""
-    device, (hardware, constants) = experiment.device, overflow.cost_hardware
-    if isinstance(device, Modeled) and not hardware:
-        return device.numbers
-    found = data.read(hardware or device.name)
-    return Hardware.model_validate({**found.model_dump(), **constants})
+def costs_of(overflow: Overflow, experiment: Conditions) -> PreemptionCosts:
+    """The costs of preemptions in an experiment, on the hardware that a policy's settings name."""
+    return cost_model().costs(experiment, *overflow.cost_hardware)
 
 
 def preemption_cost(overflow: Overflow, experiment: Conditions) -> Callable[[int], float]:
@@ -34,7 +19,7 @@ def preemption_cost(overflow: Overflow, experiment: Conditions) -> Callable[[int
 
     By it `victim=cheapest` chooses.
     """
-    cost, action_of = cost_model(overflow, experiment), overflow.action_alone(experiment)
+    cost, action_of = costs_of(overflow, experiment), overflow.action_alone(experiment)
 
     @cache
     def seconds(tokens: int) -> float:
@@ -43,18 +28,18 @@ def preemption_cost(overflow: Overflow, experiment: Conditions) -> Callable[[int
     return seconds
 
 
-def swap_s(cost: OverflowCost, tokens: int) -> float:
+def swap_s(cost: PreemptionCosts, tokens: int) -> float:
     """To copy K and V of a request's tokens out and in."""
     blocks = -(-tokens // cost.block_size)
     return sum(cost.swap_s(blocks, 1, way)[0] for way in ("out", "in"))
 
 
-def rebuild_s(cost: OverflowCost, tokens: int) -> float:
+def rebuild_s(cost: PreemptionCosts, tokens: int) -> float:
     """To fetch the activations of a request's tokens, and rebuild K and V."""
     return cost.fetch_s(-(-tokens // cost.block_size), 1)[0] + cost.rebuild_s(tokens)
 
 
-def action_s(cost: OverflowCost, done: Action, tokens: int) -> float:
+def action_s(cost: PreemptionCosts, done: Action, tokens: int) -> float:
     """What an action costs for a request with so many tokens in the cache, if it runs alone."""
     if done.copies:
         return swap_s(cost, tokens)

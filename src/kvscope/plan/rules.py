@@ -7,9 +7,7 @@ from typing import Any, Protocol
 from kvscope.kv_plan import unless_one_block_table
 from kvscope.plan import registry
 from kvscope.plan.fields import impossible
-from kvscope.plan.hardware import files
 from kvscope.plan.parts import CacheSettings, Conditions, TracingSettings
-from kvscope.plan.policy import CHEAPEST
 from kvscope.setting_values import VLLM_0_4_2
 
 SIZES = CacheSettings.one_of
@@ -82,17 +80,6 @@ def _prefixes_have_one_block_table(experiment: CompleteExperiment) -> None:
 def _policy_takes_kv_groups(experiment: CompleteExperiment) -> None:
     if wrong := experiment.overflow.refusal(experiment.kv_groups):
         raise impossible(wrong, "overflow", "model")
-
-
-def _cheapest_victim_has_a_cost(experiment: CompleteExperiment) -> None:
-    device, known = experiment.device, files.names()
-    wanted = experiment.overflow.victim == CHEAPEST
-    if wanted and not device.has_costs and device.name not in known:
-        raise impossible(
-            f"overflow.victim ({CHEAPEST}) needs the numbers of device={device.name}, which "
-            f"no data file has: use one of {', '.join(known)}, or another victim",
-            "overflow.victim",
-        )
 
 
 def _tracing_has_kernels(experiment: CompleteExperiment) -> None:
@@ -273,5 +260,4 @@ RULES: tuple[Callable[[CompleteExperiment], None], ...] = (
     _one_request_fits_kv_groups,
     _sequences_within_batch,
     _options_work,
-    _cheapest_victim_has_a_cost,
 )

@@ -11,13 +11,12 @@ from kvscope.engine.overflow.activation import NOTED, noted_bytes
 from kvscope.engine.overflow.policy import Outlook, Victim
 from kvscope.engine.overflow.swap import Swap, blocks_of
 from kvscope.kv_plan import KvGroup, unless_one_block_table
+from kvscope.plan import costs
+from kvscope.plan.costs import PreemptionCosts
 from kvscope.plan.fields import GIB, Label, Real, impossible
-from kvscope.plan.hardware import files
-from kvscope.plan.hardware import hardware as data
-from kvscope.plan.hardware.overflow_cost import OverflowCost
 from kvscope.plan.parts import Conditions
 from kvscope.plan.policy import HostPools
-from kvscope.plan.preemption_cost import cost_model, rebuild_s, swap_s
+from kvscope.plan.preemption_cost import costs_of, rebuild_s, swap_s
 
 
 class Pools(NamedTuple):
@@ -44,13 +43,13 @@ class Adaptive(Swap):
         dict[str, Real], Field(default_factory=dict), Label("constants of the cost model")
     ]
 
-    _cost: OverflowCost | None = PrivateAttr(default=None)
+    _cost: PreemptionCosts | None = PrivateAttr(default=None)
     _pools: Pools = PrivateAttr(default=Pools(0, 0))
 
     @property
     def hardware_sha256(self) -> str | None:
-        """SHA-256 of the data file of `hardware`."""
-        return data.sha256(self.hardware) if self.hardware else None
+        """SHA-256 of the cost model's numbers of `hardware`."""
+        return costs.cost_model().sha256(self.hardware) if self.hardware else None
 
     @classmethod
     def host_pools(
@@ -67,7 +66,7 @@ class Adaptive(Swap):
 
     def prepare(self, experiment: Conditions) -> None:
         """Make the cost model of the experiment."""
-        self._cost, self._pools = cost_model(self, experiment), self.pools(experiment)
+        self._cost, self._pools = costs_of(self, experiment), self.pools(experiment)
 
     @property
     def cost_hardware(self) -> tuple[str | None, Mapping[str, float]]:
@@ -104,7 +103,7 @@ class Adaptive(Swap):
         memory_bytes = (self.host_gib or 0) * GIB
         if self.host_blocks or memory_bytes >= experiment.cache_blocks * sum(both):
             return both
-        cost, tokens = cost_model(self, experiment), max(1, experiment.engine.max_model_len // 2)
+        cost, tokens = costs_of(self, experiment), max(1, experiment.engine.max_model_len // 2)
         recompute_s = cost.recompute_s(tokens, experiment.engine.max_num_seqs - 1)
 
         def worth(way_s: float, block_bytes: int) -> tuple[float, float]:
@@ -125,12 +124,13 @@ class Adaptive(Swap):
 
     def check(self, experiment: Conditions) -> None:
         """Refuse a device without a cost model, and constants that no cost model has."""
-        device, known = experiment.device, files.names()
+        device = experiment.device
         has_numbers = device.has_costs and not self.hardware
-        if not has_numbers and (self.hardware or device.name) not in known:
+        if not has_numbers and (self.hardware or device.name) not in costs.known_hardware():
             raise impossible(
-                f"overflow.hardware ({self.hardware or 'null'}) must be one of {', '.join(known)} "
-                f"with device={device.name}: overflow=adaptive predicts costs by its numbers",
+                f"overflow.hardware ({self.hardware or 'null'}) must be one of "
+                f"{costs.hardware_words()} with device={device.name}: overflow=adaptive predicts "
+                "costs by its numbers",
                 "overflow.hardware",
             )
         if has_numbers and self.constants:

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple, Protocol
 
 from kvscope.actions import RECOMPUTE, Action
 from kvscope.errors import BadInput
+from kvscope.plan import costs
 from kvscope.plan.fields import impossible
 from kvscope.plan.parts import Conditions
-from kvscope.plan.policy import LAST, Overflow
+from kvscope.plan.policy import CHEAPEST, LAST, Overflow
 
 VictimBlocks = Sequence[int | None]
 """The blocks of a victim as `kv_groups.in_order`; None for one that is not to be copied.
@@ -119,11 +120,18 @@ class OverflowPolicy(Overflow):
         return action_of
 
     def check(self, experiment: Conditions) -> None:
-        """Refuse a victim where the policy ranks requests itself."""
+        """Refuse a victim where the policy ranks requests itself, and one whose cost is unknown."""
         if self.victim != LAST and self.ranks_itself():
             raise impossible(
                 f"overflow.victim ({self.victim}) must be {LAST} with overflow={self.name}, which "
                 "ranks requests itself",
+                "overflow.victim",
+            )
+        device, by_cost = experiment.device, self.victim == CHEAPEST
+        if by_cost and not device.has_costs and device.name not in costs.known_hardware():
+            raise impossible(
+                f"overflow.victim ({CHEAPEST}) needs the numbers of device={device.name}, which "
+                f"no data file has: use one of {costs.hardware_words()}, or another victim",
                 "overflow.victim",
             )
 

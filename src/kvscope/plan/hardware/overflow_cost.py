@@ -1,16 +1,13 @@
 """Seconds of what happens to a preempted request's blocks. docs/MODEL.md has the formulas."""
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kvscope.plan.hardware.cost import PassCost, copies_in, copy_s
+from kvscope.rebuilds import rebuild_parts
 
 if TYPE_CHECKING:
     from kvscope.plan.parts import Conditions
 
-# Tokens whose K and V are rebuilt at a time: enough for a product at the device's full speed, and
-# a bound of the temporary memory.
-REBUILD_TOKENS = 1024
 # Of the some ten kernels of a layer, those that rebuild K and V: one copy, the product, the rotary
 # embedding, the write to the cache.
 REBUILD_LAUNCHES = 0.4
@@ -156,10 +153,3 @@ class OverflowCost:
     def _touch_s(self, moved_bytes: float) -> float:
         """To read or write bytes of the device's memory."""
         return moved_bytes / (self.hardware.memory_bytes_per_s * self.hardware.read_share)
-
-
-def rebuild_parts(tokens: int, block_size: int = 1) -> Iterator[tuple[int, int]]:
-    """(first, last) of the blocks that are rebuilt at a time, of a request of so many tokens."""
-    count, step = -(-tokens // block_size), max(1, REBUILD_TOKENS // block_size)
-    for first in range(0, count, step):
-        yield first, min(first + step, count)

@@ -6,7 +6,7 @@ from kvscope.engine.vllm.connectors.copies import contiguous_runs
 from kvscope.plan.devices.modeled import Modeled
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.hardware.cost import LayerCost
-from kvscope.plan.hardware.overflow_cost import rebuild_parts
+from kvscope.rebuilds import rebuild_parts
 
 
 class Cost:

@@ -29,7 +29,7 @@ from kvscope.engine.vllm.connectors import copies
 from kvscope.engine.vllm.connectors.swap import Blocks, SwapConnector, SwapOrders
 from kvscope.engine.vllm.kv_groups import require_one_block_table
 from kvscope.engine.vllm.scheduled import contexts
-from kvscope.plan.hardware.overflow_cost import rebuild_parts
+from kvscope.rebuilds import rebuild_parts
 
 if TYPE_CHECKING:
     from kvscope.engine.devices.platform import Platform
