@@ -12,9 +12,9 @@ from kvscope import cli, workflow
 from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput
 from kvscope.plan import grid, manifest
 from kvscope.plan.experiment import Experiment, dump
-from kvscope.plan.gpu_estimate import estimate, memory_bytes, usable_bytes
+from kvscope.plan.gpu_estimate import MEMORY_BYTES, estimate, memory_bytes, usable_bytes
 from kvscope.plan.gpu_memory import GpuMemory, gib_text
-from kvscope.plan.hardware import hardware
+from kvscope.plan.hardware import files, hardware
 from kvscope.plan.kv_events import events_of_a_repeat, spool_bytes, stored_bytes
 from kvscope.plan.needs import GpuNeeds, in_words
 
@@ -128,7 +128,10 @@ def test_all_but_what_cuda_takes_itself_may_be_used(gpu: str) -> None:
     assert usable_bytes(gpu) == memory_bytes(gpu) - 718_077_952
     # The vendor's number is of the chips; of it, or of what the card says, the larger one.
     assert 0.93 * memory_bytes(gpu) < hardware.read(gpu).memory_bytes <= memory_bytes(gpu)
-    assert hardware.gpu_names() == GPUS
+
+
+def test_the_gpus_are_those_that_can_be_modeled() -> None:
+    assert sorted(MEMORY_BYTES) == GPUS == [name for name in files.names() if name != files.HOST]
 
 
 @pytest.mark.parametrize("gpu", GPUS)

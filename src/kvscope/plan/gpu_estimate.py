@@ -6,8 +6,9 @@ counted: of the CUDA context and cuBLAS a measured number is left free (`OWN_BYT
 allocator cannot use is not known, so that what takes more than `VLLM_SHARE` fits only tightly.
 """
 
+from kvscope.errors import BadInput
+from kvscope.plan.complaints import suggestion
 from kvscope.plan.gpu_memory import GpuMemory
-from kvscope.plan.hardware import hardware
 from kvscope.plan.models import Model
 from kvscope.plan.parts import Conditions
 
@@ -17,8 +18,15 @@ VLLM_SHARE = 0.92
 # What the CUDA context and cuBLAS take before anything is allocated, measured on an H100
 # (bench/results/gpu: `own_bytes`).
 OWN_BYTES = 718_077_952
-# Where a data file has the vendor's round number, what the card itself says (bench/results/gpu).
-REPORTED_BYTES = {"h100": 85_017_493_504}
+# Memory of GPUs by name: what the card itself says where that is known (a100-40gb: published logs;
+# h100: bench/results/gpu), else what the vendor states.
+MEMORY_BYTES = {
+    "a100-40gb": 42_299_000_000,
+    "a100-80gb": 80_000_000_000,
+    "h100": 85_017_493_504,
+    "h200": 141_000_000_000,
+    "rtx-4090": 24_000_000_000,
+}
 NULL_BLOCKS = 1  # that vLLM's block pool keeps, beside the blocks of requests
 # Numbers of 4 bytes for each entry of the vocabulary that the sampler holds at once: the logits as
 # float32, their softmax, and as many random numbers (vllm/v1/sample: `Sampler.forward`,
@@ -46,7 +54,7 @@ def estimate(experiment: Conditions) -> GpuMemory:
 
 
 def usable_bytes(gpu: str) -> int:
-    """Bytes of a GPU's memory that an experiment may take; BadInput if it has no data file."""
+    """Bytes of a GPU's memory that an experiment may take; BadInput if it is not known."""
     return memory_bytes(gpu) - OWN_BYTES
 
 
@@ -56,8 +64,13 @@ def is_tight(gpu: str, needed_bytes: int) -> bool:
 
 
 def memory_bytes(gpu: str) -> int:
-    """A GPU's memory, as it says itself or its data file does."""
-    return int(REPORTED_BYTES.get(gpu, hardware.read_gpu(gpu).memory_bytes))
+    """A GPU's memory; BadInput if it is not known."""
+    if gpu not in MEMORY_BYTES:
+        raise BadInput(
+            f"device.hardware is {gpu!r:.60}{suggestion(gpu, MEMORY_BYTES)} but must be one of "
+            f"{', '.join(MEMORY_BYTES)}"
+        )
+    return MEMORY_BYTES[gpu]
 
 
 def activation_bytes(experiment: Conditions) -> int:

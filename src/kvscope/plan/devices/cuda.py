@@ -15,8 +15,8 @@ from kvscope.plan.parts import Conditions
 class Cuda(Device):
     """One NVIDIA GPU: weights and KV cache are in its memory.
 
-    `hardware` names the GPU, by its data file, that the experiment must fit. It changes no result,
-    so it is no part of an experiment: neither its id nor its experiment.yaml has it.
+    `hardware` names the GPU that the experiment must fit (`gpu_estimate.MEMORY_BYTES`). It changes
+    no result, so it is no part of an experiment: neither its id nor its experiment.yaml has it.
     """
 
     platform: ClassVar[str] = "kvscope.engine.devices.cuda:CudaPlatform"
@@ -32,7 +32,7 @@ class Cuda(Device):
 
     @property
     def usable_bytes(self) -> int | None:
-        """Bytes that an experiment may take of the named GPU; BadInput if it has no data file."""
+        """Bytes that an experiment may take of the named GPU; BadInput if it is not known."""
         return None if self.hardware is None else gpu_estimate.usable_bytes(self.hardware)
 
     def gpu_memory(self, experiment: Conditions) -> GpuMemory:
@@ -48,7 +48,7 @@ class Cuda(Device):
         return experiment.model.weight_bytes
 
     def check(self, experiment: Conditions) -> None:
-        """Refuse a GPU without a data file, and what does not fit into the named one."""
+        """Refuse a GPU whose memory is not known, and what does not fit into the named one."""
         super().check(experiment)
         try:
             usable = self.usable_bytes

@@ -13,7 +13,7 @@ from kvscope.interval import bootstrap_interval
 from kvscope.plan import documents
 from kvscope.plan.complaints import suggestion
 from kvscope.plan.fields import Count, Part, Real
-from kvscope.plan.hardware.files import DIRECTORY, HOST, names
+from kvscope.plan.hardware.files import DIRECTORY, names
 from kvscope.runschema import first_fault
 
 Rate = Annotated[Real, Field(gt=0)]
@@ -74,23 +74,15 @@ class Hardware(Part):
             yield name, value, *bootstrap_interval(value, [one[name] for one in self.bootstrap])
 
 
-def gpu_names() -> list[str]:
-    """The GPUs that have a data file: all hardware but the host's processor."""
-    return [name for name in names() if name != HOST]
-
-
 def data_file(name: str) -> Path:
     """The data file of a name; BadInput if there is none."""
-    _require(name, names())
-    return DIRECTORY / f"{name}.yaml"
-
-
-def _require(name: str, known: list[str]) -> None:
+    known = names()
     if name not in known:
         raise BadInput(
             f"device.hardware is {name!r:.60}{suggestion(name, known)} but must be one of "
             f"{', '.join(known)}"
         )
+    return DIRECTORY / f"{name}.yaml"
 
 
 @cache
@@ -103,12 +95,6 @@ def sha256(name: str) -> str:
 def read(name: str) -> Hardware:
     """The hardware of a name; BadInput if it has no data file."""
     return load(data_file(name))
-
-
-def read_gpu(name: str) -> Hardware:
-    """The GPU of a name; BadInput if it has no data file."""
-    _require(name, gpu_names())
-    return read(name)
 
 
 def load(path: Path) -> Hardware:
