@@ -28,7 +28,7 @@ Install = Callable[[str], None]
 
 @pytest.fixture(autouse=True)
 def toys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The toys' directory is where installed packages are; others add nothing but options here."""
+    """The toys' directory is where installed packages are; others than kvscope add only options."""
     for kind in registry.KINDS:
         registry.find_registered(kind)
     monkeypatch.syspath_prepend(str(TOYS))
@@ -44,7 +44,9 @@ def _of_tests(group: str, name: str | None = None) -> list[EntryPoint]:
     return [
         point
         for point in entry_points(group=group)
-        if name in (None, point.name) and point.dist and point.dist.name in ("toys", "odd")
+        if name in (None, point.name)
+        and point.dist
+        and point.dist.name in ("kvscope", "toys", "odd")
     ]
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse.calibration.loads import loads_of
 from kvscope.analyse.calibration.measured import require_measured
-from kvscope.analyse.calibration.moves import Moves
+from kvscope.analyse.modeled.loads import loads_of
+from kvscope.analyse.modeled.moves import Moves
 from kvscope.analyse.planned import experiment_of
 from kvscope.analyse.records import Records, read_records
 from kvscope.arraytypes import Floats

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse.calibration.loads import loads_of
-from kvscope.analyse.calibration.moves import Moves, Seconds
+from kvscope.analyse.modeled.loads import loads_of
+from kvscope.analyse.modeled.moves import Moves, Seconds
 from kvscope.analyse.pass_durations import PassDurations
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Floats

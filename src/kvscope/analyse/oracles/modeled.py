@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse.calibration.loads import loads_of
-from kvscope.analyse.calibration.moves import Moves, save_s_of
+from kvscope.analyse.modeled.loads import loads_of
+from kvscope.analyse.modeled.moves import Moves, save_s_of
 from kvscope.analyse.oracles.run_tables import NANOSECONDS, RunTables, bad_rows, combine
 from kvscope.analyse.oracles.virtual import (
     TOLERANCE_S,

@@ -1,0 +1,1 @@
+"""What a run computes and moves, as the cost model of `device=modeled` takes it."""
