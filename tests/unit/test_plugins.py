@@ -11,6 +11,8 @@ from kvscope.cli import main
 from kvscope.collect import importer
 from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput
 from kvscope.plan import registry
+from kvscope.plan.grid import expand
+from kvscope.plan.layers import SHIPPED_CONFIG
 from kvscope.report import sections
 from kvscope.report.check_study import study_complaints
 from kvscope.report.data import StudyData
@@ -48,6 +50,10 @@ def _of_tests(group: str, name: str | None = None) -> list[EntryPoint]:
         and point.dist
         and point.dist.name in ("kvscope", "toys", "odd")
     ]
+
+
+def _commands_alone(group: str, name: str | None = None) -> list[EntryPoint]:
+    return _of_tests(group, name) if group == "kvscope.command" else []
 
 
 @pytest.fixture
@@ -175,9 +181,18 @@ def test_published_times_are_fitted(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_without_published_times_there_is_nothing_to_fit(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(plugins, "entry_points", lambda **_: ())
+    monkeypatch.setattr(plugins, "entry_points", _commands_alone)
     assert main(["calibrate", "--published"]) == EXIT_BAD_INPUT
     assert "there are none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["overflow=adaptive", "overflow.victim=cheapest"])
+def test_without_a_cost_model_what_needs_one_is_refused(
+    words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugins, "entry_points", _commands_alone)
+    with pytest.raises(BadInput, match="no package with a cost model is installed"):
+        expand(None, ["device=cpu", words], SHIPPED_CONFIG)
 
 
 def test_a_document_has_its_table() -> None:
