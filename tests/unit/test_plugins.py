@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvscope import docs, plugins
+from kvscope.analyse.oracles.registry import all_oracles
 from kvscope.cli import main
 from kvscope.collect import importer
 from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput
@@ -193,6 +194,13 @@ def test_without_a_cost_model_what_needs_one_is_refused(
     monkeypatch.setattr(plugins, "entry_points", _commands_alone)
     with pytest.raises(BadInput, match="no package with a cost model is installed"):
         expand(None, ["device=cpu", words], SHIPPED_CONFIG)
+
+
+def test_an_oracle_stands_on_the_checklist_where_it_says() -> None:
+    names = [oracle.name for oracle in all_oracles()]
+    at = names.index("dry_time_wrong")
+    following = ["modeled_time_wrong", "modeled_kernel_wrong", "modeled_output_wrong"]
+    assert names[at + 1 : at + 4] == following
 
 
 def test_a_document_has_its_table() -> None:
