@@ -1,4 +1,4 @@
-"""What an oracle says of a run."""
+"""The verdict of an oracle on a run."""
 
 from dataclasses import dataclass
 

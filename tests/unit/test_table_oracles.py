@@ -103,7 +103,7 @@ def test_any_other_value_in_any_cell_violates_an_oracle(
     assert unnoticed == []
 
 
-# Of a cell: table, column, what nobody may write there, and what is said of it.
+# Table, column, an impossible value, and the end of the sentence that rows_wrong says.
 IMPOSSIBLE = [
     ("batch", "scheduled_tokens", 0, "batch: scheduled_tokens is less than 1"),
     ("batch", "phase", "mixed", "batch: phase is none of prefill, decode"),

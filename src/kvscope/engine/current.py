@@ -1,4 +1,4 @@
-"""What is being recorded now, as those see it who add to it during a pass."""
+"""The recording under way, for code that adds to it during a pass."""
 
 from typing import Protocol
 

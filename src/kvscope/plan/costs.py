@@ -1,4 +1,4 @@
-"""What becomes of a preempted request's blocks, in seconds, by the cost model of some hardware.
+"""Costs of preemption, in seconds, by the cost model of some hardware.
 
 A package registers a `CostModel` in the entry-point group `kvscope.cost`; at most one is installed.
 By it `overflow.victim=cheapest` chooses victims, and policies may choose their actions.
@@ -47,7 +47,7 @@ class PreemptionCosts(Protocol):
 
 @dataclass(frozen=True)
 class CostModel:
-    """What preemptions cost on hardware that it has numbers of.
+    """Costs of preemption on the hardware that it has numbers of.
 
     `hardware` gives the names of that hardware, `sha256` the SHA-256 of its numbers by a name.
     `costs` gives the costs in an experiment on some hardware, None for the experiment's device,

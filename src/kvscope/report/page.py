@@ -106,7 +106,7 @@ def _figure(study: StudyData, name: str, drawing: Drawing, printed: Printed) -> 
 
 
 def _body(study: StudyData, name: str, chart: Markup) -> Markup:
-    """What stands in a figure's own section, with its chart."""
+    """HTML of a figure's own section, with its chart."""
     body = figures()[name].body
     if body is None:
         return chart

@@ -1,1 +1,1 @@
-"""What a run computes and moves, as the cost model of `device=modeled` takes it."""
+"""Computed and moved tokens of a run, as the cost model of `device=modeled` takes them."""

@@ -15,7 +15,7 @@ GROUP = "kvscope.nsys"
 
 @dataclass(frozen=True)
 class RenamedColumns:
-    """Of a table of an export, the other name of each column that kvscope knows.
+    """Other names of columns that kvscope knows, in one table of an export.
 
     It stands for the known one where an export has no column of the known name.
     """

@@ -79,7 +79,7 @@ class Lead:
 
 @dataclass(frozen=True)
 class Body:
-    """What stands in a figure's own section of the page.
+    """Body of a figure's own section of the page.
 
     `template` is a file for Jinja, in which `{{ chart }}` is the figure's chart. `context` gives
     its other values for a study.

@@ -58,7 +58,7 @@ def blamed(name: str) -> Iterator[None]:
 
 
 def unshown_data(study: StudyData) -> list[str]:
-    """What figures say of data that they do not show, a sentence each."""
+    """Sentences of figures on data that they do not show."""
     found: list[str] = []
     for name, figure in figures().items():
         with blamed(name):
