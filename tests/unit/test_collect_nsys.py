@@ -116,6 +116,16 @@ def test_columns_of_another_version_are_renamed_by_a_package(
     pd.testing.assert_frame_equal(other, known)
 
 
+def test_a_column_of_the_known_name_is_read_whatever_else_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_package_yet: None
+) -> None:
+    monkeypatch.syspath_prepend(TOYS)
+    file = NsysFile(tmp_path / "both.sqlite")
+    file.kernel(60, 75, PROCESS, 2)
+    file.sql.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL ADD COLUMN startNs DEFAULT 1")
+    assert collected(file, tables.GPU_KERNELS)["start_ns"].tolist() == [60]
+
+
 def test_a_package_that_renames_columns_of_an_unknown_table_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_package_yet: None
 ) -> None:
