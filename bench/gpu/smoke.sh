@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # kvscope on one NVIDIA GPU in less than eight minutes: what works there, and what it costs.
 #
-#   bench/gpu/smoke.sh [STEP …]              facts copies offloading kernels recording engine
+#   bench/gpu/smoke.sh [STEP …]              facts copies offloading kernels recording engine study
+#                                            server offload profiler
 #   bench/gpu/smoke.sh --rehearse [STEP …]   without a GPU: on one made of the CPU, in small
 #
 # It takes the environment of `make env DEVICE=cuda`. Where there is none, as on a machine without a
@@ -14,12 +15,12 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD began=$SECONDS
-UNPACK_S=10 REPORT_S=15 # the limits of the other steps are in smoke/steps.py
+UNPACK_S=30 REPORT_S=15 # the limits of the other steps are in smoke/steps.py
 TOTAL_S=${TOTAL_S:-480}
 command="bench/gpu/smoke.sh${*:+ $*}"
 rehearse='' && [ "${1:-}" != --rehearse ] || { rehearse=1 && shift; }
 
-known="facts copies offloading kernels recording engine"
+known="facts copies offloading kernels recording engine study server offload profiler"
 die() { echo "$*" >&2; exit 2; }
 left() { echo $((TOTAL_S - (SECONDS - began) - ${1:-0})); }
 
@@ -53,7 +54,8 @@ choose_environment() {
         python=$(command -v "${PYTHON:-python3}") || die "There is no ${PYTHON:-python3}."
         timeout "$UNPACK_S" "$python" bench/gpu/smoke/unpack.py "$pack" "$work/site" "$root" \
             >"$work/unpack.log" 2>&1 || die "Cannot unpack $pack: $(tail -n 1 "$work/unpack.log")"
-        paths=$work/site:$root/src:$root/packages/kvscope-rehearsal/src:
+        paths=$work/site:$root/src:$(printf '%s:' "$root"/packages/kvscope-*/src)
+        export PATH=$work/site/bin:$PATH
     else
         die "There is no vLLM for CUDA here: run 'make env DEVICE=cuda', or where there is no" \
             "network give PACK=…, made elsewhere by bench/gpu/make_pack.sh."

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from smoke.place import FAILED, NO_TIME, PASSED, REHEARSED, WORK, stored
-from smoke.steps import LIMITS_S
+from smoke.steps import LIMITS_S, default_steps
 
 KEPT_BYTES = 14 << 20  # of the runs' files, before they are compressed
 LARGEST_BYTES = 2 << 20
@@ -40,7 +40,7 @@ def main(out: Path) -> int:
 def results() -> dict[str, Any]:
     """All that is known, machine-readable."""
     steps = stored("steps") or []
-    asked = os.environ.get("SMOKE_STEPS", "").split() or list(LIMITS_S)
+    asked = os.environ.get("SMOKE_STEPS", "").split() or default_steps()
     done = {step["step"] for step in steps}
     lost = [name for name in ("imports", *asked) if name not in done]
     for name in lost:
@@ -98,7 +98,8 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
 def skipped(found: dict[str, Any]) -> Iterator[str]:
     """Steps and runs that had no time."""
     yield from (step["step"] for step in found["steps"] if step["outcome"] == NO_TIME)
-    yield from (f"run '{r['run']}'" for r in found["engine"] or () if NO_TIME in r["outcome"])
+    rows = [row for step in CAMPAIGNS for row in found[step] or ()]
+    yield from (f"run '{row['run']}'" for row in rows if NO_TIME in row["outcome"])
 
 
 def of_machine(found: dict[str, Any]) -> Iterator[str]:
@@ -171,11 +172,28 @@ COLUMNS = (
 )
 
 
-def of_engine(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """The runs."""
-    yield "runs of the engine: " + " | ".join(COLUMNS)
-    for row in rows:
-        yield f"  {row['run']}: " + " | ".join(cell(row.get(column)) for column in COLUMNS)
+def of_runs(title: str) -> Callable[[Any], Iterator[str]]:
+    """The runs of a step."""
+
+    def section(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+        yield f"{title}: " + " | ".join(COLUMNS)
+        for row in rows:
+            yield f"  {row['run']}: " + " | ".join(cell(row.get(column)) for column in COLUMNS)
+
+    return section
+
+
+def of_study(found: dict[str, Any]) -> Iterator[str]:
+    """How many experiments of the study are valid."""
+    page = "with its page" if found["page"] else "without a page"
+    valid = f"{found['valid']} of {found['experiments']} experiments valid"
+    yield f"study {found['study']} by Snakemake, {page}: {valid}"
+
+
+def of_server(found: dict[str, Any]) -> Iterator[str]:
+    """What a recorded server served."""
+    counts = (f"{found[key]} {key.replace('_', ' ')}" for key in COUNTS)
+    yield f"recorded server: {', '.join(counts)}"
 
 
 def cell(value: Any) -> str:
@@ -183,19 +201,28 @@ def cell(value: Any) -> str:
     return "–" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
+COUNTS = ("requests", "output_tokens", "passes", "preemptions")
+CAMPAIGNS = {
+    "engine": "runs of the engine",
+    "offload": "runs of the offloading engine",
+    "profiler": "runs under Nsight Systems",
+}
 SECTIONS: dict[str, Callable[[Any], Iterator[str]]] = {
     "facts": of_facts,
     "copies": of_copies,
     "offloading": of_offloading,
     "kernels": of_kernels,
     "recording": of_recording,
-    "engine": of_engine,
+    "study": of_study,
+    "server": of_server,
+    **{step: of_runs(title) for step, title in CAMPAIGNS.items()},
 }
 
 
 def keep_runs(archive: Path) -> None:
     """The logs, and the records of the runs that are not large."""
-    paths = [*WORK.glob("*.log"), *sorted((WORK / "results").rglob("*"))]
+    kept = ("results", "study/results", "recording")
+    paths = [*WORK.glob("*.log"), *(path for d in kept for path in sorted((WORK / d).rglob("*")))]
     left = KEPT_BYTES
     with tarfile.open(archive, "w:xz") as out:
         for path in paths:

@@ -18,14 +18,16 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from smoke.place import FAILED, NO_TIME, PASSED, WORK, sentence, store
+from smoke.place import FAILED, NO_TIME, PASSED, REHEARSED, WORK, sentence, store
 
 LEAST_S = 3.0  # for which no step is begun
 END_S = 6.0  # for a step to end by itself at its limit
 NOT_INITIALIZED = 3  # CUDA_ERROR_NOT_INITIALIZED
 
 # A rehearsal takes no time of a GPU, and a shared CPU may be slow.
-IMPORTS_S = 240 if os.environ.get("SMOKE_REHEARSED") else 60
+NOT_REHEARSED = ("offload",)
+SLOWER = 4 if REHEARSED else 1
+IMPORTS_S = 60 * SLOWER
 LIMITS_S = {  # in their order
     "facts": 15,
     "copies": 20,
@@ -33,6 +35,10 @@ LIMITS_S = {  # in their order
     "kernels": 60,
     "recording": 50,
     "engine": 230,
+    "study": 75,
+    "server": 75,
+    "offload": 60,
+    "profiler": 90,
 }
 IMPORTED = (
     *("torch", "triton", "numpy", "numba", "pandas", "pyarrow", "transformers", "vllm"),
@@ -56,11 +62,16 @@ def main(seconds: float, names: list[str]) -> int:
     end = time.monotonic() + seconds
     outcomes = [imported()]
     start, again = ("spawn", IMPORTS_S) if cuda_is_initialized() else ("fork", 0)
-    for name in names or LIMITS_S:
-        limit = min(LIMITS_S[name] + again, end - time.monotonic())
+    for name in names or default_steps():
+        limit = min(LIMITS_S[name] * SLOWER + again, end - time.monotonic())
         outcomes.append(run(name, limit, start) if limit > LEAST_S else skipped(name))
         tell(outcomes)
     return int(any(one.outcome == FAILED for one in outcomes))
+
+
+def default_steps() -> list[str]:
+    """The steps where none is named."""
+    return [name for name in LIMITS_S if not (REHEARSED and name in NOT_REHEARSED)]
 
 
 def tell(outcomes: list[Outcome]) -> None:

@@ -1,7 +1,8 @@
 """Unpacks a pack's wheels: `python unpack.py PACK SITE ROOT`.
 
 SITE is then a directory of packages, among them vLLM's Python files; the checkout ROOT is described
-there as the distributions that it has, so that their entry points are found. pip takes a minute.
+there as the distributions that it has, so that their entry points are found, and SITE/bin has their
+commands. pip takes a minute.
 """
 
 import os
@@ -9,9 +10,15 @@ import sys
 import tomllib
 import zipfile
 from concurrent.futures import ProcessPoolExecutor
+from importlib import metadata
 from pathlib import Path
 
-DESCRIBED = (".", "packages/kvscope-rehearsal")
+COMMANDS = "console_scripts"  # a group of entry points
+COMMAND = """#!{python}
+import sys
+from {module} import {function}
+sys.exit({function}())
+"""
 
 
 def unpack(wheel: Path, site: Path) -> str:
@@ -29,12 +36,26 @@ def describe(project: Path, site: Path) -> None:
     name, version = found["name"], found["version"]
     info = site / f"{name.replace('-', '_')}-{version}.dist-info"
     info.mkdir(exist_ok=True)
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-    (info / "METADATA").write_text(metadata, encoding="utf-8")
+    described = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    (info / "METADATA").write_text(described, encoding="utf-8")
     lines: list[str] = []
-    for group, entries in found.get("entry-points", {}).items():
+    groups = found.get("entry-points", {}) | {COMMANDS: found.get("scripts", {})}
+    for group, entries in groups.items():
         lines += [f"[{group}]", *(f"{key} = {value}" for key, value in entries.items()), ""]
     (info / "entry_points.txt").write_text("\n".join(lines), encoding="utf-8")
+
+
+def write_commands(site: Path) -> None:
+    """The commands of the distributions in SITE."""
+    (site / "bin").mkdir()
+    for distribution in metadata.distributions(path=[str(site)]):
+        for entry in distribution.entry_points.select(group=COMMANDS):
+            path = site / "bin" / entry.name
+            path.write_text(
+                COMMAND.format(python=sys.executable, module=entry.module, function=entry.attr),
+                encoding="utf-8",
+            )
+            path.chmod(0o755)
 
 
 def main(pack: Path, site: Path, root: Path) -> None:
@@ -44,8 +65,9 @@ def main(pack: Path, site: Path, root: Path) -> None:
     with ProcessPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for name in pool.map(unpack, wheels, [site] * len(wheels)):
             print(name)
-    for project in DESCRIBED:
-        describe(root / project, site)
+    for project in (root, *sorted(root.glob("packages/kvscope-*"))):
+        describe(project, site)
+    write_commands(site)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,51 @@
+"""A study by Snakemake, from its settings to its page."""
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pandas as pd
+
+from kvscope.time_sources import MEASURED
+from kvscope.time_sources import REHEARSED as REHEARSED_TIMES
+from kvscope_rehearsal.command import prepare
+from smoke.place import REHEARSED, ROOT, WORK, store
+
+STUDY = "rehearsal"  # three experiments on device=cuda that a rehearsal can serve, too
+DIRECTORY = WORK / "study"
+WORDS = ("--profile", "profiles/local", "--config", f"study={STUDY}")
+
+
+def main(seconds: float) -> list[str]:
+    """Run the workflow in a directory that has the checkout's files, and results of its own."""
+    prepare(DIRECTORY, ROOT)
+    code = snakemake(seconds)
+    found = numbers()
+    store("study", found)
+    faults = [f"snakemake ended with {code}"] if code else []
+    faults += [] if found["page"] else ["there is no page"]
+    if found["valid"] != found["experiments"] or not found["experiments"]:
+        faults.append(f"{found['valid']} of {found['experiments']} experiments are valid")
+    expected = [REHEARSED_TIMES if REHEARSED else MEASURED]
+    if found["experiments"] and found["time_source"] != expected:
+        faults.append(f"its times are {found['time_source']}, not {expected}")
+    return faults
+
+
+def snakemake(seconds: float) -> int:
+    """The exit status of the workflow."""
+    command = [sys.executable, "-m", "snakemake", *WORDS]
+    return subprocess.run(command, cwd=DIRECTORY, env=os.environ, timeout=seconds).returncode
+
+
+def numbers() -> dict[str, Any]:
+    """What the workflow has made: its page, its experiments, and how many are valid."""
+    studies = DIRECTORY / "results" / "studies"
+    pages = [*studies.glob("*/report.html")]
+    found: dict[str, Any] = {"study": STUDY, "page": len(pages) == 1, "experiments": 0, "valid": 0}
+    for path in studies.glob("*/metrics.parquet"):
+        rows = pd.read_parquet(path).groupby("experiment")["valid"].all()
+        found |= {"experiments": len(rows), "valid": int(rows.sum())}
+        found["time_source"] = sorted(set(pd.read_parquet(path)["time_source"]))
+    return found
