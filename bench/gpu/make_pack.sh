@@ -4,7 +4,7 @@
 #   bench/gpu/make_pack.sh [DIR]             .gpu
 #
 # DIR/wheels gets what bench/gpu/pack.txt pins, for Python 3.12 on x86-64, and vLLM's Python files
-# (41 MiB); DIR/commit says which commit of kvscope it was made with. Copy the checkout with DIR in
+# (80 MiB); DIR/commit says which commit of kvscope it was made with. Copy the checkout with DIR in
 # it, and run bench/gpu/smoke.sh there.
 set -euo pipefail
 pack=$(realpath -m "${1:-.gpu}")

@@ -36,8 +36,9 @@ def damaged_checkout(directory: Path, module: str) -> Path:
     return directory
 
 
-def test_all_steps_pass_and_leave_their_results(triton, tmp_path: Path):
-    code, said, out = rehearse(tmp_path)
+def test_the_steps_pass_and_leave_their_results(triton, tmp_path: Path):
+    steps = ("facts", "copies", "offloading", "kernels", "recording", "engine")
+    code, said, out = rehearse(tmp_path, *steps)
     assert code == 0, said
     assert {path.name for path in out.iterdir()} == FILES
     found = json.loads((out / "report.json").read_text())
@@ -47,6 +48,21 @@ def test_all_steps_pass_and_leave_their_results(triton, tmp_path: Path):
     runs = {run["run"]: run["outcome"] for run in found["engine"]}
     assert runs["recompute"] == runs["swap"] == runs["ample"] == "passed"
     assert set(runs.values()) <= {"passed", "skipped: no time left"}
+
+
+def test_a_study_and_a_server_pass_and_are_in_the_report(triton, tmp_path: Path):
+    code, said, out = rehearse(tmp_path, "study", "server")
+    assert code == 0, said
+    found = json.loads((out / "report.json").read_text())
+    assert found["study"] == {
+        "study": "rehearsal",
+        "page": True,
+        "experiments": 3,
+        "valid": 3,
+        "time_source": ["rehearsed"],
+    }
+    assert found["server"]["requests"] == 3
+    assert "3 of 3 experiments valid" in (out / "report.txt").read_text()
 
 
 def test_a_broken_step_is_said_first_and_the_others_are_done(triton, tmp_path: Path):

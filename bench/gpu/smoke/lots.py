@@ -133,7 +133,7 @@ OPT = (
 OFFLOAD = (
     Lot(
         "offload",
-        25,
+        60,
         (
             Run("gpu_kv", (*OPT, "device.policy=gpu_kv", "device.device_gib=0.1")),
             Run("kv_only", (*OPT, "device.policy=kv_only"), "gpu_kv"),

@@ -16,9 +16,7 @@ from pathlib import Path
 
 LEFT_OUT = (".so", ".pyc", ".jpg", ".js", ".css", ".cpp", ".md", "/")
 TUNED = re.compile(r".*/configs/.*\.json")  # sizes of quantized and MoE kernels
-ENTRY_POINTS = (
-    "[console_scripts]\n"
-    "vllm = vllm.entrypoints.cli.main:main\n"
+PLUGIN = (
     "[vllm.platform_plugins]\n"
     "kvscope_without_kernels = kvscope_rehearsal.platform:without_kernels\n"
 )
@@ -63,7 +61,7 @@ class Wheel:
         metadata = f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n"
         self.put(f"{info}/METADATA", metadata.encode())
         self.put(f"{info}/WHEEL", WHEEL.encode())
-        self.put(f"{info}/entry_points.txt", ENTRY_POINTS.encode())
+        self.put(f"{info}/entry_points.txt", PLUGIN.encode())
         lines = io.StringIO()
         rows = [*self._record, (f"{info}/RECORD", "", "")]
         csv.writer(lines, lineterminator="\n").writerows(rows)

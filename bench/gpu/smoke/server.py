@@ -37,7 +37,7 @@ SETTINGS = (
 
 
 def main(seconds: float) -> list[str]:
-    """Serve the prompts at once; the recording has each request and token, and every oracle holds."""
+    """Serve the prompts at once; the recording has each request and token, and oracles hold."""
     until = time.monotonic() + seconds - END_S
     model = WORK / "model"
     write_model(model)
@@ -73,7 +73,8 @@ def server(model: Path, until: float) -> Iterator[str]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    serve = ["vllm", "serve", str(model), *SETTINGS, "--port", str(port)]
+    vllm = [sys.executable, "-m", "vllm.entrypoints.cli.main"]
+    serve = [*vllm, "serve", str(model), *SETTINGS, "--port", str(port)]
     command = [sys.executable, "-m", "kvscope.cli", "record", "--out", str(RECORDING), "--", *serve]
     with (WORK / "server.log").open("w", encoding="utf-8") as log:
         process = subprocess.Popen(

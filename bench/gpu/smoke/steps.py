@@ -34,10 +34,10 @@ LIMITS_S = {  # in their order
     "offloading": 20,
     "kernels": 60,
     "recording": 50,
-    "engine": 230,
-    "study": 75,
+    "engine": 260,
+    "study": 150,
     "server": 75,
-    "offload": 60,
+    "offload": 100,
     "profiler": 90,
 }
 IMPORTED = (

@@ -45,7 +45,7 @@ def numbers() -> dict[str, Any]:
     pages = [*studies.glob("*/report.html")]
     found: dict[str, Any] = {"study": STUDY, "page": len(pages) == 1, "experiments": 0, "valid": 0}
     for path in studies.glob("*/metrics.parquet"):
-        rows = pd.read_parquet(path).groupby("experiment")["valid"].all()
+        rows = pd.read_parquet(path).groupby("experiment_id")["valid"].all()
         found |= {"experiments": len(rows), "valid": int(rows.sum())}
         found["time_source"] = sorted(set(pd.read_parquet(path)["time_source"]))
     return found

@@ -132,11 +132,11 @@ def offloading(report: Report) -> str | None:
     return ", ".join(times) or None
 
 
-def run(name: str) -> Callable[[Report], str | None]:
-    """How a run of the engine came out, if it has run."""
+def run(name: str, step: str = "engine") -> Callable[[Report], str | None]:
+    """How a run of a step came out, if it has run."""
 
     def answer(report: Report) -> str | None:
-        for row in report["engine"] or ():
+        for row in report.get(step) or ():
             if row["run"] == name and row["outcome"].startswith((PASSED, "measured")):
                 tokens = row.get("same_tokens")
                 equal = f"tokens of the ample cache: {tokens}; " if tokens else ""
@@ -145,6 +145,22 @@ def run(name: str) -> Callable[[Report], str | None]:
         return None
 
     return answer
+
+
+def study(report: Report) -> str | None:
+    """How many experiments of a study with a page are valid."""
+    found = report.get("study")
+    if not found or not found["page"]:
+        return None
+    return f"{found['valid']} of {found['experiments']} experiments valid"
+
+
+def server(report: Report) -> str | None:
+    """How many requests of a recorded server are in its tables."""
+    found = report.get("server")
+    return (
+        f"{found['requests']} requests in {found['passes']} passes; oracles hold" if found else None
+    )
 
 
 def nowhere(report: Report) -> str | None:
@@ -180,10 +196,11 @@ TOPICS = (
     Topic("`overflow=activation`", run("activation"), POLICIES),
     Topic("`overflow=adaptive`", run("adaptive"), POLICIES),
     Topic("a model with several KV groups: swap", run("KV groups, swap"), GROUPS),
-    Topic("a study by Snakemake, to its page", nowhere, STUDY),
-    Topic("Nsight Systems on a GPU", nowhere),
+    Topic("a study by Snakemake, to its page", study, STUDY),
+    Topic("Nsight Systems on a GPU", run("swap, profiled", "profiler")),
     Topic("a pack of four experiments on a node with four GPUs", nowhere, PACKS),
     Topic("Polaris; a Slurm cluster with GPUs", nowhere),
-    Topic("a server recorded on a GPU (`kvscope record`)", nowhere, SERVER),
-    Topic("`device=offload` with `hybrid-cuda`", nowhere),
+    Topic("a server recorded on a GPU (`kvscope record`)", server, SERVER),
+    Topic("the offloading engine (`device=offload_cuda`)", run("hybrid", "offload")),
+    Topic("the study `hybrid-cuda`", nowhere),
 )
