@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from smoke import engine, place, steps
+from smoke import campaigns, engine, place, steps
 
 ROOT = Path(__file__).parents[2]
 PIN = re.compile(r"^([\w.-]+)==(\S+)", re.M)
@@ -26,7 +26,7 @@ def test_the_limits_of_all_steps_are_below_the_whole() -> None:
     whole = int(re.findall(r"TOTAL_S:-(\d+)", script)[0])
     others = [int(seconds) for seconds in re.findall(r"\b(?:UNPACK|REPORT)_S=(\d+)", script)]
     assert len(others) == 2
-    assert sum(others) + steps.IMPORTS_S + sum(steps.LIMITS_S.values()) <= whole <= 480
+    assert sum(others) + steps.IMPORTS_S + sum(steps.LIMITS_S.values()) <= whole <= 900
 
 
 def test_a_step_that_is_killed_leaves_what_it_had_stored(
@@ -48,7 +48,7 @@ def test_a_step_that_is_killed_leaves_what_it_had_stored(
 
 
 def test_runs_without_time_are_neither_right_nor_wrong(work: Path) -> None:
-    assert engine.main(seconds=engine.MARGIN_S + 1) == []
+    assert engine.main(seconds=campaigns.MARGIN_S + 1) == []
     outcomes = {row["outcome"] for row in place.stored("engine")}
     assert outcomes == {place.NO_TIME}
 
@@ -66,7 +66,7 @@ def test_other_tokens_are_a_fault() -> None:
         "tokens_of": "ample",
         "faults": [],
     }
-    engine.compare_tokens(scarce, [ample, scarce])
+    campaigns.compare_tokens(scarce, [ample, scarce])
     assert scarce["same_tokens"] == "1 of 2"
     assert scarce["outcome"] == place.FAILED
 

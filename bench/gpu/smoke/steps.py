@@ -35,10 +35,10 @@ LIMITS_S = {  # in their order
     "kernels": 60,
     "recording": 50,
     "engine": 260,
-    "study": 150,
-    "server": 75,
-    "offload": 100,
-    "profiler": 90,
+    "study": 120,
+    "server": 60,
+    "offload": 90,
+    "profiler": 80,
 }
 IMPORTED = (
     *("torch", "triton", "numpy", "numba", "pandas", "pyarrow", "transformers", "vllm"),

@@ -29,6 +29,8 @@ from kvscope.engine.vllm.connectors.activation import (
 from kvscope.engine.vllm.connectors.native import NativeConnector, TimedWorker
 from kvscope.events import ATTENTION, RECORD
 from kvscope.plan.grid import expand
+from kvscope_offload.lanes import RealLanes
+from kvscope_offload.pipeline import Job
 from rules import outcome
 from tests.workflow.test_snakemake import ROOT
 
@@ -54,6 +56,15 @@ def a_copy_is_timed_from_its_begin_to_its_end() -> None:
     here, began = platform(), time.perf_counter()
     seconds = here.timed(lambda: time.sleep(0.05))
     assert 0.05 <= seconds() <= time.perf_counter() - began
+
+
+@program
+def a_lane_may_use_what_was_just_filled() -> None:
+    lanes = RealLanes(torch.device("cuda"), None, overlap=True)
+    filled = torch.ones(WIDTH, device="cuda")
+    lanes.device.submit(Job("compute", lambda: filled.add_(1)))
+    lanes.join()
+    assert filled.cpu().tolist() == [2.0] * WIDTH
 
 
 @program
