@@ -27,10 +27,10 @@ from kvscope.analyse.serving_metrics import makespan_s
 from kvscope.errors import BadInput
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
-from kvscope.plan.hardware import files
-from kvscope.plan.hardware import hardware as data
 from kvscope.run.environment import measured_environment
 from kvscope.verdict import VIOLATED
+from kvscope_model.hardware import files
+from kvscope_model.hardware import hardware as data
 
 CONFIG = Path(__file__).parents[1] / "config"
 POLICIES = ("recompute", "swap", "activation", "adaptive")

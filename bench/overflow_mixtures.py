@@ -15,7 +15,7 @@ from pathlib import Path
 from kvscope.engine.overflow.adaptive import Adaptive
 from kvscope.engine.overflow.policy import Victim
 from kvscope.plan.grid import expand
-from kvscope.plan.hardware.overflow_cost import OverflowCost
+from kvscope_model.hardware.overflow_cost import OverflowCost
 
 TOKENS = (256, 512, 1000, 2000, 4000, 8000, 16_000)
 HARDWARE = ("a100-40gb", "h100", "rtx-4090")

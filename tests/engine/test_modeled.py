@@ -6,20 +6,20 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kvscope.analyse.calibration.predict import predicted_s
-from kvscope.analyse.calibration.recosting import Recosting
 from kvscope.analyse.checklist import checklist
 from kvscope.analyse.experiment import analyse
 from kvscope.analyse.records import Records, read_records
 from kvscope.collect.collector import collect_run
 from kvscope.collect.oracles.registry import NAMES as ORACLES_OF_EVENTS
-from kvscope.plan.devices.modeled import Modeled
 from kvscope.plan.experiment import load
 from kvscope.plan.grid import expand
-from kvscope.plan.hardware import hardware as data
-from kvscope.plan.hardware.cost import PassCost
-from kvscope.plan.hardware.overflow_cost import OverflowCost
 from kvscope.runfile import read_run
+from kvscope_model.calibration.predict import predicted_s
+from kvscope_model.calibration.recosting import Recosting
+from kvscope_model.device import Modeled
+from kvscope_model.hardware import hardware as data
+from kvscope_model.hardware.cost import PassCost
+from kvscope_model.hardware.overflow_cost import OverflowCost
 from tests.warm import Warm
 
 from .conftest import ROOT, Run, Runner

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kvscope.analyse.oracles import modeled
+import kvscope_model.oracles as modeled
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.oracles.workload import workload_differs
 from kvscope.analyse.records import Records, read_records

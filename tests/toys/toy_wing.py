@@ -4,12 +4,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvscope.api.calibration import calibrate, fit
 from kvscope.api.collecting import Collector, importer
 from kvscope.api.commands import argument, command
-from kvscope.api.models import hardware as data
 from kvscope.api.pages import pages
 from kvscope.api.sections import StudyData
+from kvscope_model.calibration import calibrate, fit
+from kvscope_model.hardware import hardware as data
 
 
 @command(("ME",), argument("name"))

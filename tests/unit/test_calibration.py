@@ -9,11 +9,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.analyse.calibration.calibrate import (
+from kvscope.interval import bootstrap_interval
+from kvscope.plan import documents, layers
+from kvscope.plan.models import Model
+from kvscope_model.calibration.calibrate import (
     Calibration,
     write_device,
 )
-from kvscope.analyse.calibration.fit import (
+from kvscope_model.calibration.fit import (
     Observation,
     Parameter,
     bootstrap,
@@ -21,13 +24,10 @@ from kvscope.analyse.calibration.fit import (
     intervals,
     leave_one_out,
 )
-from kvscope.interval import bootstrap_interval
-from kvscope.plan import documents, layers
-from kvscope.plan.devices.modeled import Modeled
-from kvscope.plan.hardware import hardware as data
-from kvscope.plan.hardware.cost import PassCost
-from kvscope.plan.hardware.hardware import Hardware
-from kvscope.plan.models import Model
+from kvscope_model.device import Modeled
+from kvscope_model.hardware import hardware as data
+from kvscope_model.hardware.cost import PassCost
+from kvscope_model.hardware.hardware import Hardware
 
 CPU = data.read("cpu")
 TRUE = CPU.model_copy(update={"gemm_flops_per_s": 7e10, "layer_launch_s": 2e-4})

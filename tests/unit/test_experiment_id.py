@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from kvscope import runfile
-from kvscope.analyse.calibration.measured import require_one_attention
 from kvscope.analyse.check import check_run
 from kvscope.analyse.planned import confirm_settings, experiment_of
 from kvscope.analyse.records import Records
@@ -20,6 +19,7 @@ from kvscope.plan import documents, manifest
 from kvscope.plan.experiment import Experiment, dump, load, read_settings
 from kvscope.plan.grid import expand
 from kvscope.report.load import load_run
+from kvscope_model.calibration.measured import require_one_attention
 
 CONFIG = Path(__file__).parents[2] / "config"
 WORDS = (

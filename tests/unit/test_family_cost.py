@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.plan.hardware import hardware as data
-from kvscope.plan.hardware.cost import Loads, PassCost
-from kvscope.plan.hardware.family_cost import FamilyCost, attended
 from kvscope.plan.models import KvLayers, Model
+from kvscope_model.hardware import hardware as data
+from kvscope_model.hardware.cost import Loads, PassCost
+from kvscope_model.hardware.family_cost import FamilyCost, attended
 
 from .test_modeled_cost import model_of
 

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from kvscope.errors import BadInput
-from kvscope.plan.hardware import files, hardware
+from kvscope_model.hardware import files, hardware
 
 
 @pytest.mark.parametrize("name", files.names())

@@ -9,8 +9,8 @@ import pytest
 from kvscope import cli
 from kvscope.kv_bytes import AttentionLayers, HeldBlocks, KvPlan, pairs
 from kvscope.kv_plan import KvGroup
-from kvscope.plan.hardware import hardware
-from kvscope.report.kv_bytes import Losses, bytes_words, lengths
+from kvscope_model.hardware import hardware
+from kvscope_model.report.kv_bytes import Losses, bytes_words, lengths
 
 WINDOW = KvGroup("SlidingWindow", 2, 16, 4096, 4096, 8192, window_tokens=64)
 FULL = KvGroup("FullAttention", 1, 16, 2048, 4096, 8192)

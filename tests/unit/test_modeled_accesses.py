@@ -6,8 +6,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from kvscope.engine.devices.modeled.accesses import TILE_TOKENS, Row, reads, writes
 from kvscope.events import K_READ, K_WRITE, V_READ, V_WRITE
+from kvscope_model.engine.accesses import TILE_TOKENS, Row, reads, writes
 
 WORKERS, HEADS, DURATION_NS = 7, 4, 10_007
 

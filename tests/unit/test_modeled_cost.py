@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.analyse.modeled.loads import loads_of
 from kvscope.plan.composition import Composer
-from kvscope.plan.hardware import files
-from kvscope.plan.hardware import hardware as data
-from kvscope.plan.hardware.cost import TILES, PassCost, copy_s, paid_elements
-from kvscope.plan.hardware.overflow_cost import OverflowCost
 from kvscope.plan.models import Model
+from kvscope_model.hardware import files
+from kvscope_model.hardware import hardware as data
+from kvscope_model.hardware.cost import TILES, PassCost, copy_s, paid_elements
+from kvscope_model.hardware.overflow_cost import OverflowCost
+from kvscope_model.runs.loads import loads_of
 
 A100 = data.read("a100-40gb")
 

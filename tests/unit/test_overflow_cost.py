@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope.plan.composition import Composer
-from kvscope.plan.hardware import hardware as data
-from kvscope.plan.hardware.cost import PassCost, copies_in, copy_s
-from kvscope.plan.hardware.overflow_cost import OverflowCost
 from kvscope.plan.models import Model
 from kvscope.rebuilds import rebuild_parts
+from kvscope_model.hardware import hardware as data
+from kvscope_model.hardware.cost import PassCost, copies_in, copy_s
+from kvscope_model.hardware.overflow_cost import OverflowCost
 
 A100 = data.read("a100-40gb")
 COMPOSER = Composer(Path("config"))

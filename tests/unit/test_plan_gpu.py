@@ -14,9 +14,9 @@ from kvscope.plan import grid, manifest
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.gpu_estimate import MEMORY_BYTES, estimate, memory_bytes, usable_bytes
 from kvscope.plan.gpu_memory import GpuMemory, gib_text
-from kvscope.plan.hardware import files, hardware
 from kvscope.plan.kv_events import events_of_a_repeat, spool_bytes, stored_bytes
 from kvscope.plan.needs import GpuNeeds, in_words
+from kvscope_model.hardware import files, hardware
 
 CONFIG = Path(__file__).parents[2] / "config"
 OF_CONFIG = ["--config-dir", str(CONFIG)]

@@ -49,7 +49,7 @@ def _of_tests(group: str, name: str | None = None) -> list[EntryPoint]:
         for point in entry_points(group=group)
         if name in (None, point.name)
         and point.dist
-        and point.dist.name in ("kvscope", "toys", "odd")
+        and point.dist.name in ("kvscope", "kvscope-model", "toys", "odd")
     ]
 
 

@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 
 from kvscope import tables
-from kvscope.analyse.calibration.prediction import FILE, Prediction, read_prediction
 from kvscope.analyse.experiment import analyse
 from kvscope.cli import main
 from kvscope.errors import BadInput
 from kvscope.plan.experiment import dump
 from kvscope.plan.grid import expand
-from kvscope.plan.hardware import hardware as data
-from kvscope.plan.hardware.cost import PassCost
 from kvscope.plan.layers import SHIPPED_CONFIG
 from kvscope.report.figures import registry
 from kvscope.report.figures.registry import draw_figure, figures
 from kvscope.report.load import load
-from kvscope.report.predictions import read_predictions
 from kvscope.report.study import report
 from kvscope.runfile import file_records, read_run, write_run
+from kvscope_model.calibration.prediction import FILE, Prediction, read_prediction
+from kvscope_model.hardware import hardware as data
+from kvscope_model.hardware.cost import PassCost
+from kvscope_model.report.predictions import read_predictions
 
 from .report_fixture import Fake, write_experiment, write_study
 

@@ -44,7 +44,7 @@ echo "with vLLM, which runs need"
 add_torch "$(grep '^torch==' envs/cpu.txt)"
 add --no-deps --requirements <(cat envs/kvscope.txt envs/cpu.txt | grep -v '^torch==\|^-r')
 tiny=(workload.num_requests=2 workload.prompt_tokens=32 workload.output_tokens=8)
-try run device=modeled "${tiny[@]}" --out core
+try run device=dry "${tiny[@]}" --out core
 try collect core
 try analyse core
 try check core
@@ -54,6 +54,7 @@ try report core
 declare -A brings=(
     [kvscope-cluster]="status core"
     [kvscope-explain]="explain core"
+    [kvscope-model]="run device=modeled ${tiny[*]} --out modeled"
     [kvscope-offload]="run device=offload_modeled model=opt-6.7b batching=prefill_first ${tiny[*]} --out offload"
     [kvscope-paper]="plan study=paper device=modeled"
     [kvscope-record]="record --help"

@@ -7,6 +7,5 @@ device that computes nothing of the model.
 from kvscope import evidence
 from kvscope.plan.device import Device, Kernels, Speed
 from kvscope.plan.devices.dry import TOKEN
-from kvscope.plan.devices.modeled import ModeledHardware
 
-__all__ = ["TOKEN", "Device", "Kernels", "ModeledHardware", "Speed", "evidence"]
+__all__ = ["TOKEN", "Device", "Kernels", "Speed", "evidence"]

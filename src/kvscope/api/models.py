@@ -1,13 +1,10 @@
-"""Models by their sizes, hardware by its data file, and what passes of one cost on the other.
+"""Models by their sizes, and the costs of preemption on the hardware that has numbers.
 
-- `hardware`: `Hardware`; `data_file` of a name, which refuses one that has none; `read` of a file
-- `costs`: `PassCost`, whose `pass_s` are seconds of a pass; `copy_s`, those of copies
+- `costs`: `CostModel`, which a package registers; `cost_model`, the installed one
 - `layers`: `SHIPPED_CONFIG`, the directory with kvscope's own models
 """
 
-from kvscope.plan import layers
-from kvscope.plan.hardware import cost as costs
-from kvscope.plan.hardware import hardware
+from kvscope.plan import costs, layers
 from kvscope.plan.models import Model
 
-__all__ = ["Model", "costs", "hardware", "layers"]
+__all__ = ["Model", "costs", "layers"]

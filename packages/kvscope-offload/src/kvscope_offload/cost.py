@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kvscope.api.models import Model
-from kvscope.api.models import hardware as data
+from kvscope_model.hardware.hardware import Hardware
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from typing import Any, Protocol
 
 from kvscope.api.devices import TOKEN
 from kvscope.api.engines import VirtualClock
-from kvscope.api.models import Model, hardware
+from kvscope.api.models import Model
 from kvscope.api.settings import Conditions
+from kvscope_model.hardware.hardware import Hardware
 from kvscope_offload.cost import CostModel
 from kvscope_offload.engine import Engine, Prompt
 from kvscope_offload.generation import Generation, Length, Limits, rounds
@@ -23,7 +24,7 @@ class ModeledGpu(Protocol):
     """Attributes of a device that models a GPU (`device.OffloadModeled`)."""
 
     @property
-    def numbers(self) -> hardware.Hardware:
+    def numbers(self) -> Hardware:
         """The numbers of the GPU and its host."""
 
     def offload_policy(self, host_bytes: float) -> OffloadPolicy:

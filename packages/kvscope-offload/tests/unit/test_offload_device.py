@@ -14,10 +14,10 @@ from kvscope.engine.marks import Marks
 from kvscope.engine.recording import PassRecord, Recording
 from kvscope.errors import BadInput
 from kvscope.plan import layers
-from kvscope.plan.devices.modeled import Modeled
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope.workload.requests import build
+from kvscope_model.device import Modeled
 from kvscope_offload.blocks import Sequence
 from kvscope_offload.device import OffloadCpu, OffloadDevice, OffloadModeled
 from kvscope_offload.platform import refuse_timeout

@@ -8,11 +8,11 @@ from markupsafe import Markup
 
 from kvscope.api.files import files
 from kvscope.api.machine import __version__
-from kvscope.api.models import hardware as data
 from kvscope.api.pages import pages, paper, render
 from kvscope.api.sections import StudyData
 from kvscope.api.wording import wording
 from kvscope.api.words import time_sources
+from kvscope_model.hardware import hardware as data
 from kvscope_paper.adaptive import adaptive_regret
 from kvscope_paper.claims.registry import judged
 from kvscope_paper.comparison import (

@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from kvscope.analyse.statistics import Estimate
-from kvscope.plan.hardware import hardware as data
 from kvscope.report.data import StudyData
+from kvscope_model.hardware import hardware as data
 from kvscope_paper.agreement import CORRECTED, COUNT, MEASURED, PREDICTED, SHARE, STALLED
 from kvscope_paper.agreement import FITTED as FITTED_TIMES
 from kvscope_paper.comparison import AGREES, DIFFERS, NOT_RUN, Comparison, by_kind

@@ -4,8 +4,8 @@ from statistics import median
 
 import pytest
 
-from kvscope.analyse.calibration.calibrate import Calibration
-from kvscope.plan.hardware import hardware as data
+from kvscope_model.calibration.calibrate import Calibration
+from kvscope_model.hardware import hardware as data
 from kvscope_paper.published import times as published
 from kvscope_paper.published.cold_start import MOST_S, REQUEST_S, SLOWER_SHARE, TOKEN_S
 from kvscope_paper.published.fitted import fitted_figures

@@ -13,8 +13,7 @@ from typing import Any
 from kvscope.api.composition import Composer, resolve, schema
 from kvscope.api.errors import BadInput
 from kvscope.api.files import files, reading
-from kvscope.api.models import Model
-from kvscope.api.models import hardware as data
+from kvscope.api.models import Model, costs
 from kvscope.api.servers import servers
 from kvscope.api.settings import documents
 from kvscope.api.tables import tables
@@ -43,7 +42,7 @@ def write_study(directory: Path, path: Path, hardware: str, model: str | None) -
     """
     workload = path.with_suffix(".jsonl")
     _require_place(path, workload)
-    data.data_file(hardware)  # refuses a name that has none
+    costs.cost_model().sha256(hardware)  # refuses a name without numbers
     with reading.refusing(directory, "a recording"):
         window = read_window(directory)
         facts, notes = window.facts, [*window.notes]  # tables have notes of their own

@@ -7,11 +7,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from kvscope.api.calibration import calibrate, fit
 from kvscope.api.files import files
-from kvscope.api.models import Model, costs, layers
-from kvscope.api.models import hardware as data
+from kvscope.api.models import Model, layers
 from kvscope.api.settings import documents
+from kvscope_model.calibration import calibrate, fit
+from kvscope_model.hardware import cost as costs
+from kvscope_model.hardware import hardware as data
 from kvscope_paper.published.figures import Point, points
 from kvscope_paper.published.fitted import HEADING, FittedFigure
 

@@ -1,0 +1,1 @@
+"""Hardware as numbers: `device=modeled`, what fits and predicts its costs, `kvscope bytes`."""

@@ -1,0 +1,45 @@
+"""Intervals of a modeled run's metrics: from fits of the cost model to bootstrap samples."""
+
+import math
+from collections.abc import Mapping
+
+from kvscope.actions import ACTIVATION, RECOMPUTE, SWAP
+from kvscope.analyse.metric import Metric
+from kvscope.analyse.planned import experiment_of
+from kvscope.analyse.records import Records
+from kvscope.interval import bootstrap_interval
+from kvscope.setting_values import ALL_AT_ONCE
+from kvscope_model.calibration.recosting import Recosting
+from kvscope_model.device import Modeled
+
+# What overflow policies do whose costs the model has.
+ACTIONS = {one.name for one in (RECOMPUTE, SWAP, ACTIVATION)}
+
+Interval = tuple[float, float]
+
+
+def modeled_intervals(records: Records, values: Mapping[Metric, float]) -> dict[str, Interval]:
+    """Of each metric with a `modeled_interval` the interval of 95 % of the bootstrap's fits.
+
+    `values` are the metrics of a modeled run as recorded, and lie in their intervals. What is 0
+    happens in no pass, whatever passes take. Empty if its hardware was not fitted, arrivals decide
+    its passes, or the model has no cost of what became of its preempted requests.
+    """
+    experiment = experiment_of(records)
+    fits = experiment.device.fits if isinstance(experiment.device, Modeled) else ()
+    known = experiment.workload.arrival == ALL_AT_ONCE and not records.has_followers
+    known &= ACTIONS.issuperset(records.preemptions["policy"].dropna()) and records.jobs.empty
+    if not fits or not known:
+        return {}
+    repeat = next(records.repeats())
+    recosting = Recosting(repeat, experiment)
+    timed = {
+        m: value for m, value in values.items() if m.modeled_interval and not math.isnan(value)
+    }
+    changing = [metric for metric, value in timed.items() if value]
+    found = [[metric.of(one) for metric in changing] for one in map(recosting.records, fits)]
+    never = {metric.name: (0.0, 0.0) for metric in timed}
+    return never | {
+        metric.name: bootstrap_interval(values[metric], samples)
+        for metric, samples in zip(changing, zip(*found, strict=True), strict=True)
+    }

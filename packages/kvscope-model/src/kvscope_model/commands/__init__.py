@@ -1,0 +1,1 @@
+"""Commands of kvscope-model: `calibrate` and `bytes`."""

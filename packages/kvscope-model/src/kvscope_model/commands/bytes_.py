@@ -1,0 +1,193 @@
+"""Say where the memory of a model's KV cache goes."""
+
+import argparse
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvscope.commands.command import (
+    CONFIG_DIR,
+    argument,
+    command,
+    flag,
+    path,
+    positive,
+    size,
+    whole,
+)
+from kvscope.errors import EXIT_DONE, BadInput
+from kvscope.files import write_text
+from kvscope.quantities import SIZE_HELP
+
+if TYPE_CHECKING:
+    from kvscope_model.report.kv_bytes import Losses
+
+LENGTHS = (1024, 2048, 8192, 32768)
+LINKS = (13.0, 26.0, 52.0, 200.0)
+# As vLLM needs them to start in one process without a network; what else is set stays.
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+}
+
+
+@command(
+    (
+        "llama-3.1-8b",
+        "models/gemma-3-1b/config.json --memory 4GiB --tokens 512 4096 --json",
+        "models/falcon-h1 max_model_len=8192 kv_cache_dtype=fp8 --picture bytes.svg",
+    ),
+    argument(
+        "model",
+        metavar="MODEL",
+        help="a model of config/model, or a Hugging Face config.json or its directory",
+    ),
+    argument(
+        "vllm",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="arguments of `vllm serve` that change what it plans, as block_size=32",
+    ),
+    argument(
+        "--memory",
+        type=size(),
+        default=40 * 2**30,
+        metavar="SIZE",
+        help=f"of the KV cache, {SIZE_HELP}, or bytes (default: 40GiB)",
+    ),
+    argument(
+        "--tokens",
+        type=whole(1),
+        nargs="+",
+        default=list(LENGTHS),
+        metavar="N",
+        help=f"lengths of requests (default: {' '.join(map(str, LENGTHS))})",
+    ),
+    argument("--hardware", default="a100-80gb", help="that recomputes (default: a100-80gb)"),
+    argument(
+        "--links",
+        type=positive("GB/s", below=1e6),
+        nargs="+",
+        default=list(LINKS),
+        metavar="GB/S",
+        help="to the host, each way, as copies reach them (default: 13 26 52 200, as of PCIe 3, "
+        "4 and 5, and NVLink-C2C)",
+    ),
+    flag("--json", "print JSON"),
+    path("--picture", "write a picture, as FILE.svg", metavar="FILE"),
+    CONFIG_DIR,
+    order=180,
+)
+def bytes_(given: argparse.Namespace) -> int:
+    """Say where the memory of a model's KV cache goes, as vLLM plans it.
+
+    Needs no weights and no GPU. Of each KV group: layers, tokens and bytes of a block, useful,
+    padded and reserved. Of requests: what each holds, how many fit, and what a preemption costs:
+    bytes to swap, FLOPs to compute it again, and which is quicker over which link. The plan is that
+    of the platform that vLLM runs on, which the first line names.
+    """
+    if given.picture and given.picture.suffix != ".svg":
+        raise BadInput(f"--picture is {str(given.picture)!r} but must end with .svg")
+    losses = _losses(given)
+    print(json.dumps(losses.as_json(), indent=2) if given.json else "\n".join(losses.lines()))
+    if given.picture:
+        write_text(given.picture, losses.picture())
+    return EXIT_DONE
+
+
+def _losses(given: argparse.Namespace) -> "Losses":
+    from kvscope.run.requirements import require_vllm
+    from kvscope_model.hardware import hardware
+    from kvscope_model.report.kv_bytes import Losses, lengths
+
+    known = hardware.read(given.hardware)
+    arguments = [*map(_argument, given.vllm)]
+    require_vllm(computes=False)
+    os.environ.update(ENVIRONMENT)
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
+    with _model_directory(given) as (name, own, directory):
+        print(f"{name}: vLLM plans its KV cache", file=sys.stderr)
+        from kvscope.engine.vllm.kv_planning import plan
+
+        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        wanted = lengths(given.tokens, _longest(config))
+        found = plan(directory, name, given.memory, wanted, [*own, *arguments])
+    return Losses(found, given.tokens, given.hardware, known, given.links)
+
+
+def _argument(word: str) -> str:
+    """'max_model_len=8192' as `vllm serve` has it; true and false switch."""
+    found = re.fullmatch(r"([a-z][a-z0-9_]*)=(.+)", word)
+    if not found:
+        raise BadInput(f"{word!r:.200} is no argument of `vllm serve` as in max_model_len=8192")
+    name, value = found[1].replace("_", "-"), found[2]
+    return {"true": f"--{name}", "false": f"--no-{name}"}.get(value, f"--{name}={value}")
+
+
+def _longest(config: dict[str, Any]) -> int:
+    """The longest request that a model's configuration allows."""
+    own = config.get("text_config", config)
+    found = own.get("max_position_embeddings", 2**15) if isinstance(own, dict) else 0
+    return found if isinstance(found, int) else 2**15
+
+
+@contextmanager
+def _model_directory(given: argparse.Namespace) -> Iterator[tuple[str, list[str], Path]]:
+    """The model's name and arguments, and a directory with the model's config.json alone."""
+    name, own, text = _model(given)
+    with tempfile.TemporaryDirectory(prefix="kvscope-bytes-") as made:
+        Path(made, "config.json").write_text(text, encoding="utf-8")
+        yield name, own, Path(made)
+
+
+def _model(given: argparse.Namespace) -> tuple[str, list[str], str]:
+    """A name, arguments and a config.json; BadInput if the word is neither a model nor such a file.
+
+    A model of config/model has the number type that runs of it have: vLLM's own choice differs.
+    """
+    from pydantic import ValidationError
+
+    from kvscope.plan.complaints import validation_message
+    from kvscope.plan.composition import Composer, groups
+    from kvscope.plan.models import Model
+
+    found = Path(given.model)
+    if found.is_dir():
+        found = found / "config.json"
+    if found.is_file():
+        name = found.parent.resolve().name if found.name == "config.json" else found.stem
+        return name, [], _read(found)
+    known = groups(given.config_dir)["model"]
+    if given.model not in known:
+        raise BadInput(
+            f"{given.model!r:.200} is no directory with a config.json, no such file, and no model "
+            f"of {given.config_dir}/model: {', '.join(known)}"
+        )
+    chosen = Composer(given.config_dir).compose((("model", given.model),))["model"]
+    file = f"{given.config_dir}/model/{given.model}.yaml"
+    try:
+        model = Model.model_validate(chosen)
+    except ValidationError as error:
+        raise validation_message(Model, error, lambda _: file, chosen) from None
+    return given.model, [f"--dtype={model.dtype}"], json.dumps(model.hf_config())
+
+
+def _read(file: Path) -> str:
+    try:
+        text = file.read_text(encoding="utf-8")
+        found = json.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadInput(f"{file}: it cannot be read as JSON: {error}") from None
+    if not isinstance(found, dict) or not found.get("model_type"):
+        raise BadInput(f"{file}: no config.json of a model: it has no model_type")
+    return text

@@ -1,0 +1,25 @@
+"""Generated tables of docs/MODEL.md."""
+
+from kvscope.docs import markdown
+from kvscope_model.hardware import hardware
+from kvscope_model.oracles import KERNELS, TIMES
+
+FITTED = "a100-40gb"  # hardware whose numbers are fitted
+
+
+def fitted_numbers_table() -> str:
+    """The fitted numbers of the A100-40GB, with their intervals."""
+    rows = [
+        (f"`{name}`", f"{value:.4g}", f"{low:.4g} to {high:.4g}")
+        for name, value, low, high in hardware.read(FITTED).fitted()
+    ]
+    return markdown(("number", "fit", "95 % of the bootstrap"), rows)
+
+
+def oracles_table() -> str:
+    """The oracles of runs on the modeled device."""
+    rows = [
+        (f"`{oracle.name}`", " ".join(filter(None, (oracle.sentence, oracle.details))))
+        for oracle in (TIMES, KERNELS)
+    ]
+    return markdown(("reason", "what must hold"), rows)

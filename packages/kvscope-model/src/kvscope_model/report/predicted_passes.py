@@ -1,0 +1,139 @@
+"""Forward passes as a calibrated cost model predicts them, against the measured ones."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from kvscope.passes import DECODE, MIXED, PASS_PHASES, PREFILL
+from kvscope.plan.figures import Axes
+from kvscope.report import theme
+from kvscope.report.data import StudyData
+from kvscope.report.figures.figure import (
+    NUMBER,
+    PICKED,
+    Body,
+    Drawing,
+    Figure,
+    Spec,
+    View,
+    colours,
+    grid,
+    heading,
+    number,
+    plot_width,
+    text,
+)
+from kvscope.report.words import percent
+from kvscope_model.calibration.prediction import MOST_POINTS
+from kvscope_model.report.predictions import Predictions, read_predictions
+
+TEMPLATE = Path(__file__).parent / "predictions.html.j2"
+HEIGHT, LABEL_PX = 300, 64
+MOST = 0.95  # of the passes are between the dashed lines
+TIMES = ("measured", "predicted")
+HUES = {PREFILL: theme.PREFILL, DECODE: theme.DECODE, MIXED: theme.RUNNING}
+
+
+def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
+    """A point a pass; runs that the model was fitted to have a plot of their own."""
+    points = pd.DataFrame(_points(read_predictions(study)))
+    if points.empty:
+        return None
+    times = points[["measured_ms", "predicted_ms"]]
+    ends = [times.min().min(), times.max().max()]
+    data: dict[str, pd.DataFrame] = {}
+    names = [phase for phase in PASS_PHASES if (points["phase"] == phase).any()]
+    plots = dict(iter(points.groupby("title", sort=False)))
+    width = plot_width(min(2, len(plots)), LABEL_PX)
+    cells: list[Spec] = []
+    for title, own in plots.items():
+        name, lines = f"cell{len(cells)}", f"lines{len(cells)}"
+        data |= {name: own, lines: _lines(own, ends)}
+        cells.append(_cell(name, lines, str(title), names, width))
+    return Drawing((View(grid(cells, 2, "phase"), data),), label_px=LABEL_PX)
+
+
+def _points(found: Predictions) -> Iterator[dict[str, Any]]:
+    for run, prediction in found.of_runs:
+        title = f"Runs that the model was {'' if prediction.fitted else 'not '}fitted to"
+        for phase, passes in prediction.phases.items():
+            for measured_s, predicted_s in passes.points:
+                yield {
+                    "title": title,
+                    "experiment": run.label,
+                    "phase": phase,
+                    "measured_ms": 1e3 * measured_s,
+                    "predicted_ms": 1e3 * predicted_s,
+                }
+
+
+def _lines(points: pd.DataFrame, ends: list[float]) -> pd.DataFrame:
+    """Equality from one end to the other, and the ratios between which MOST of the points are."""
+    ratios = points["predicted_ms"] / points["measured_ms"]
+    low, high = (ratios.quantile((1 + sign * MOST) / 2) for sign in (-1, 1))
+    equal = pd.DataFrame({"at": ends})
+    return equal.assign(low=equal["at"] * low, high=equal["at"] * high)
+
+
+def _cell(data: str, lines: str, title: str, names: list[str], width: int) -> Spec:
+    tooltip = [text("experiment"), text("phase")]
+    tooltip += [number(f"{name}_ms", title=f"{name} (ms)", format=",.4~g") for name in TIMES]
+    look: Spec = {
+        "color": text("phase", scale=colours(names, [HUES[name] for name in names])),
+        "opacity": PICKED,
+        "tooltip": tooltip,
+    }
+    return {
+        **heading(title),
+        "width": width,
+        "height": HEIGHT,
+        "layer": [
+            {
+                "data": {"name": data},
+                "mark": {"type": "point", "filled": True, "size": 24, "opacity": 0.6},
+                "encoding": _at("measured_ms", "predicted_ms") | look,
+            },
+            _line(lines, "at", {}),
+            _line(lines, "low", {"strokeDash": [4, 4]}),
+            _line(lines, "high", {"strokeDash": [4, 4]}),
+        ],
+    }
+
+
+def _line(data: str, column: str, look: Spec) -> Spec:
+    return {
+        "data": {"name": data},
+        "mark": {"type": "line", "strokeWidth": 1, "color": theme.GREY, **look},
+        "encoding": _at("at", column),
+    }
+
+
+def _at(measured: str, predicted: str) -> Spec:
+    """Both axes; layers share them, so all have the same titles."""
+    look: Spec = {
+        "scale": {"type": "log", "nice": False, "padding": 8},
+        "axis": {"format": NUMBER},
+    }
+    return {
+        "x": number(measured, title="measured (ms)", **look),
+        "y": number(predicted, title="predicted (ms)", **look),
+    }
+
+
+def _body(study: StudyData) -> Mapping[str, Any]:
+    return {"predictions": read_predictions(study)}
+
+
+FIGURE = Figure(
+    "Predicted by the calibrated cost model",
+    f"Forward passes of measured runs: at most {MOST_POINTS} of each phase of an experiment, "
+    "spread over the run. Solid: predicted equals measured. Between the dashed lines are "
+    f"{percent(MOST)} of a plot's points.",
+    draw,
+    section="predictions",
+    order=200,
+    body=Body(TEMPLATE, _body),
+    faults=lambda study: read_predictions(study).faults,
+)

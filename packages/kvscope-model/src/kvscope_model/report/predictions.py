@@ -1,0 +1,117 @@
+"""What a calibrated cost model predicts of a study's measured runs, as the page shows it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+from typing import Any
+
+from kvscope.errors import BadInput
+from kvscope.passes import PASS_PHASES
+from kvscope.quantities import plural
+from kvscope.report.data import ReportedRun, StudyData
+from kvscope.report.words import number_text, percent
+from kvscope.time_sources import NOT_MEASURED
+from kvscope_model.calibration.prediction import FittedModel, Prediction, read_prediction
+
+SAME_SPEED = 1.15  # the median error of a pass that a calibration is to reach, as a factor
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The runs of a study that have a prediction, and why others' predictions are not shown."""
+
+    of_runs: tuple[tuple[ReportedRun, Prediction], ...]
+    faults: tuple[str, ...]
+
+    @cached_property
+    def models(self) -> list[FittedModel]:
+        """The fitted models, each once."""
+        found: list[FittedModel] = []
+        for _, prediction in self.of_runs:
+            if prediction.model not in found:
+                found.append(prediction.model)
+        return found
+
+    @property
+    def phases(self) -> list[str]:
+        """The phases of the runs' passes."""
+        found = {phase for _, one in self.of_runs for phase in one.phases}
+        return [phase for phase in PASS_PHASES if phase in found]
+
+    @property
+    def sentences(self) -> Iterator[str]:
+        """How well runs are predicted that the model was not fitted to, and those that it was."""
+        fitted = [one for _, one in self.of_runs if one.fitted]
+        others = [one for _, one in self.of_runs if not one.fitted]
+        if others:
+            yield f"{_range(others)} The model was not fitted to these runs."
+        if fitted:
+            yield f"{_range(fitted)} The model was fitted to these runs."
+        speeds = [one.speed for one in others if one.speed]
+        if apart := [speed for speed in speeds if max(speed, 1 / speed) > SAME_SPEED]:
+            yield (
+                f"Around {len(apart)} of {plural(len(speeds), 'experiment')} that the model was "
+                f"not fitted to, the machine did its reference work {_times(apart)} times as fast "
+                "as around those that it was fitted to (work_s in run.json); a prediction cannot "
+                "know that."
+            )
+
+    @property
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """A row of the table for each run."""
+        for run, one in self.of_runs:
+            yield {
+                "label": run.label,
+                "fitted": one.fitted,
+                "cells": (
+                    f"{one.passes:,}",
+                    number_text(one.measured_s),
+                    number_text(one.predicted_s),
+                    f"{one.ratio:.3f}",
+                    percent(one.median_error),
+                ),
+                "phases": [_phase(one, phase) for phase in self.phases],
+            }
+
+
+def read_predictions(study: StudyData) -> Predictions:
+    """The predictions of a study's complete runs; damaged and stale ones become faults."""
+    found, faults = [], []
+    for run in study.complete:
+        try:
+            if prediction := read_prediction(run.directory):
+                if run.rehearsed:
+                    raise BadInput(f"the run is {NOT_MEASURED}")
+                found.append((run, prediction))
+        except BadInput as error:
+            faults.append(f"The prediction of {run.label} is not shown: {error}.")
+    return Predictions(tuple(found), tuple(faults))
+
+
+def _range(predictions: Sequence[Prediction]) -> str:
+    """The median errors of some runs in a sentence."""
+    errors = [one.median_error for one in predictions]
+    runs = plural(len(errors), "experiment")
+    if len(errors) == 1:
+        return f"In {runs} the median error of a forward pass is {percent(errors[0])}."
+    low, high = percent(min(errors)), percent(max(errors))
+    return (
+        f"In {runs} the median error of a forward pass is {low} to {high}, "
+        f"{percent(median(errors))} in the median experiment."
+    )
+
+
+def _times(factors: Sequence[float]) -> str:
+    """The range of some factors."""
+    low, high = f"{min(factors):.2f}", f"{max(factors):.2f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _phase(prediction: Prediction, phase: str) -> dict[str, str]:
+    """The error of a phase's passes, and that by a fit without the run, as texts."""
+    found = prediction.phases.get(phase)
+    if found is None:
+        return {"error": "", "left_out": ""}
+    left_out = "" if found.left_out is None else f"left out: {percent(found.left_out)}"
+    return {"error": percent(found.median_error), "left_out": left_out}

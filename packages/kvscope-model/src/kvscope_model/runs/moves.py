@@ -1,0 +1,135 @@
+"""How long the copies of a run, and the K and V rebuilt of some, take on some hardware.
+
+Which they are is recorded in `transfers`, their seconds follow from the cost model.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from kvscope.analyse.run_view import RunView
+from kvscope.arraytypes import Floats, Int64s
+from kvscope.copies import ACTIVATIONS
+from kvscope_model.hardware.cost import copies_in
+from kvscope_model.hardware.overflow_cost import OverflowCost
+
+
+class Seconds(NamedTuple):
+    """Of each row of `RunView.moves`, then of each pass; 0 where nothing was saved.
+
+    Copies take `copied_s` on the device and `issued_s` until the host's calls return; `rebuilt_s`
+    are for K and V of activations. What a pass saves is gathered in `gathered_s` and copied in
+    `saved_s`.
+    """
+
+    copied_s: Floats
+    issued_s: Floats
+    rebuilt_s: Floats
+    gathered_s: Floats
+    saved_s: Floats
+
+
+@dataclass(frozen=True)
+class Moves:
+    """Of each row of `RunView.moves`: bytes, calls that copy, and the tokens rebuilt; of each pass:
+    what it saved of activations, in bytes and calls.
+    """
+
+    directions: list[str]
+    bytes: Int64s
+    copies: Int64s
+    rebuilt_tokens: Int64s
+    saved_bytes: Int64s
+    save_copies: Int64s
+
+    @classmethod
+    def recorded(cls, repeat: RunView, cost: OverflowCost) -> "Moves":
+        """Of a modeled repeat on the hardware of `cost`: as many copies as took these seconds."""
+        found = cls._without_copies(repeat)
+        copied_s = repeat.moves["copy_s"].to_numpy(float)
+        moves = zip(copied_s.tolist(), found.bytes.tolist(), found.directions, strict=True)
+        for place, (seconds, moved, direction) in enumerate(moves):
+            if moved:
+                found.copies[place] = cost.copies_in(seconds, moved, direction)
+        saves = zip(save_s_of(repeat).tolist(), found.saved_bytes.tolist(), strict=True)
+        for place, (seconds, saved) in enumerate(saves):
+            if saved:
+                copies = copies_in(cost.hardware, seconds, saved, cost.memory, "out")
+                found.save_copies[place] = copies
+        return found
+
+    @classmethod
+    def assumed(cls, repeat: RunView, cost: OverflowCost) -> "Moves":
+        """Of a measured repeat, whose copies are not recorded.
+
+        Coalesced ones are in one stretch of the host's blocks; each request's tokens are saved in
+        one.
+        """
+        found = cls._without_copies(repeat)
+        rebuilt = found.rebuilt_tokens > 0
+        block_bytes = np.where(rebuilt, cost.activation_block_bytes, cost.block_bytes)
+        blocks = 1 if cost.coalesced else found.bytes // block_bytes
+        found.copies[:] = blocks * np.where(rebuilt, 1, cost.pieces)
+        saved = repeat.batch.loc[
+            repeat.batch["saved_tokens"].astype(float) > 0, "step"
+        ].value_counts()
+        found.save_copies[:] = saved.reindex(_steps(repeat), fill_value=0)
+        return found
+
+    @classmethod
+    def _without_copies(cls, repeat: RunView) -> "Moves":
+        """A row that fetches activations rebuilds the tokens of its request but those found."""
+        rows, resumed = repeat.moves, repeat.preemptions[repeat.preemptions["event"] == "resume"]
+        missed = resumed["tokens"] - resumed["hit_tokens"].astype(float).fillna(0)
+        columns = resumed["step"], resumed["request_id"], missed
+        tokens = {(step, name): count for step, name, count in zip(*columns, strict=True)}
+        rebuilt = [
+            tokens.get((step, name), 0) if kind == ACTIVATIONS else 0
+            for step, name, kind in zip(rows["step"], rows["request_id"], rows["kind"], strict=True)
+        ]
+        return cls(
+            rows["direction"].tolist(),
+            rows["bytes"].to_numpy(np.int64),
+            np.zeros(len(rows), np.int64),
+            np.array(rebuilt, np.int64),
+            _of_passes(repeat, "bytes").astype(np.int64),
+            np.zeros(len(repeat.steps), np.int64),
+        )
+
+    def seconds(self, cost: OverflowCost) -> Seconds:
+        """How long all this takes on the hardware of `cost`."""
+        copied = np.zeros((len(self.bytes), 2))
+        for place in np.flatnonzero(self.bytes):
+            copies, moved = int(self.copies[place]), int(self.bytes[place])
+            copied[place] = cost.copied_s(copies, moved, self.directions[place])
+        rebuilt_s = np.array([cost.rebuild_s(n) for n in self.rebuilt_tokens.tolist()])
+        tokens = self.saved_bytes // cost.model.activation_bytes_per_token
+        saved_s = np.zeros(len(tokens))
+        for place in np.flatnonzero(tokens):
+            saved_s[place] = cost.save_s(int(tokens[place]), int(self.save_copies[place]))[0]
+        return Seconds(
+            copied[:, 0],
+            # K and V are rebuilt as activations come: the calls return with the last of them.
+            np.where(self.rebuilt_tokens > 0, copied[:, 0] + rebuilt_s, copied[:, 1]),
+            rebuilt_s,
+            np.array(cost.gather_s(1) * tokens),
+            saved_s,
+        )
+
+
+def save_s_of(repeat: RunView) -> Floats:
+    """Recorded seconds of what each pass saved, in the order of `step`; 0 where nothing was."""
+    return _of_passes(repeat, "copy_s")
+
+
+def _of_passes(repeat: RunView, column: str) -> Floats:
+    """The sum of a column over what each pass saved, in the order of `step`."""
+    saved, steps = repeat.saved, _steps(repeat)
+    at = np.searchsorted(steps, saved["step"])
+    return np.bincount(at, saved[column].to_numpy(np.float64), len(steps)).astype(np.float64)
+
+
+def _steps(repeat: RunView) -> Int64s:
+    steps: Int64s = np.sort(repeat.steps["step"].to_numpy(np.int64))
+    return steps
