@@ -89,12 +89,12 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
     (
         r"docs/MODEL\.md kvscope (calibrate calibration-cpu|run device=here ).+",
         None,
-        "needs the measurements of a whole study; tests/unit/test_calibration.py fits",
+        "needs the measurements of a whole study; test_calibration.py of kvscope-model fits",
     ),
     (
         r"(kvscope calibrate --published)(?: --samples \d+)?( --out FILE)?",
         r"\1 --samples 2\2",
-        "takes a minute; tests/unit/test_calibration.py fits",
+        "takes a minute; test_calibration.py of kvscope-model fits",
     ),
     (r"\. …/kvscope/(.+)", r". \1", "… is where kvscope lies: here"),
     (r"README\.md pip .+", None, "installs; tests/workflow/test_wheel.py installs the wheel, too"),

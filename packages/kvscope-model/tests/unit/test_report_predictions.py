@@ -23,8 +23,7 @@ from kvscope_model.calibration.prediction import FILE, Prediction, read_predicti
 from kvscope_model.hardware import hardware as data
 from kvscope_model.hardware.cost import PassCost
 from kvscope_model.report.predictions import read_predictions
-
-from .report_fixture import Fake, write_experiment, write_study
+from tests.unit.report_fixture import Fake, write_experiment, write_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 

@@ -10,7 +10,7 @@ from kvscope.errors import BadInput
 from kvscope.plan.grid import expand
 from kvscope.plan.resources import resources
 
-CONFIG = Path(__file__).parents[2] / "config"
+CONFIG = Path(__file__).parents[4] / "config"
 SMALL = ("engine.max_num_seqs=8",)
 
 

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_modeled_cost import model_of
 
 from kvscope.plan.models import KvLayers, Model
 from kvscope_model.hardware import hardware as data
 from kvscope_model.hardware.cost import Loads, PassCost
 from kvscope_model.hardware.family_cost import FamilyCost, attended
-
-from .test_modeled_cost import model_of
 
 H100 = data.read("h100")
 FAMILIES = ("gemma-3-27b", "deepseek-v2-lite", "jamba-v0.1", "tiny-window", "tiny-shared")

@@ -127,7 +127,7 @@ def test_numbers_have_few_digits_and_their_unit() -> None:
 def test_a_damaged_model_of_the_configuration_is_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = (Path(__file__).parents[2] / "config/model/tiny-gqa.yaml").read_text()
+    own = (Path(__file__).parents[4] / "config/model/tiny-gqa.yaml").read_text()
     (tmp_path / "model").mkdir()
     (tmp_path / "model/mine.yaml").write_text(own.replace("layers: 4", "layers: many", 1))
     assert cli.main(["bytes", "mine", "--config-dir", str(tmp_path)]) == 2

@@ -1,0 +1,6 @@
+"""What kvscope's own unit tests share."""
+
+from tests.conftest import require
+from tests.unit.conftest import composed_once, fakes_have_names
+
+__all__ = ["composed_once", "fakes_have_names", "require"]
