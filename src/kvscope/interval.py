@@ -1,11 +1,10 @@
-"""95 % intervals: of a mean over repeats, and of a number by fits to bootstrap samples."""
+"""95 % intervals of a mean over repeats."""
 
 import math
 from collections.abc import Sequence
 from statistics import fmean, stdev
 
 CONFIDENCE = 0.95
-PERCENTILES = (2.5, 97.5)  # between which 95 % lie
 
 
 def student_t(freedom: float) -> float:
@@ -32,15 +31,3 @@ def half_width_share(values: Sequence[float]) -> float:
     """`half_width` divided by the mean; NaN if undefined or if the mean is not positive."""
     half = half_width(values)
     return half / fmean(values) if half >= 0 and fmean(values) > 0 else math.nan
-
-
-def bootstrap_interval(value: float, samples: Sequence[float]) -> tuple[float, float]:
-    """The interval of 95 % of what fits to bootstrap samples give, widened to the value itself.
-
-    A bootstrap of a curved model is biased: its samples may all lie on one side of the value, which
-    a percentile interval would then exclude.
-    """
-    import numpy as np  # takes a while to import; planning does not need it
-
-    low, high = np.percentile(samples, PERCENTILES).tolist()
-    return min(low, value), max(high, value)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.commands.command import CommandParser, duration, size
+from kvscope.commands.arguments import duration, size
+from kvscope.commands.command import CommandParser
 from kvscope.errors import BadInput
 from kvscope.plan.grid import expand
 from kvscope.quantities import DURATIONS, SIZES, parse_duration, parse_size, size_text

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from kvscope.analyse.checklist import checklist
 from kvscope.analyse.reason import (
     FAILED,
     NO_WARM_UP,
@@ -9,6 +10,7 @@ from kvscope.analyse.reason import (
     WARM_UP_INCOMPLETE,
     Reason,
 )
+from kvscope.analyse.records import Records
 from kvscope.analyse.run_view import RunView
 from kvscope.runschema import ProfilerRecord
 from kvscope.time_sources import MODELED
@@ -44,6 +46,11 @@ def check_oracles(verdicts: Iterable[Verdict]) -> list[Reason]:
         for found in verdicts
         if found.state == VIOLATED
     ]
+
+
+def reasons_of(records: Records) -> list[Reason]:
+    """All reasons why a run is not valid, of its records alone."""
+    return find_reasons(records, checklist(records))
 
 
 def find_reasons(records: RunView, verdicts: Iterable[Verdict]) -> list[Reason]:

@@ -12,13 +12,9 @@ tables of a run.
   `RequestState` for each request that was there before, to `RepeatTables`; `kv_groups_table`;
   `NANOSECONDS` in seconds
 - `stalls`: `find_stalls`, the passes that a stalled host prolonged
-- `evidence`: `of_recording`, what the records of a server hold; kinds, as `PASSES`, `ORDER` and
-  `STALLS`
-- `runfile`, run.json: `write_run`, `file_records`, the names `RUN_FILE`, `KERNEL_EVENTS`,
-  `NSYS_EXPORT` and `NSYS_REPORT`, the key `TRACING`, the words `COMPLETE` and `RECORDED`
 """
 
-from kvscope import evidence, runfile, stalls
+from kvscope import stalls
 from kvscope.collect import importer, json_values
 from kvscope.collect.collector import collect_run
 from kvscope.collect.foreign import Collector
@@ -27,10 +23,8 @@ from kvscope.run import recorder
 __all__ = [
     "Collector",
     "collect_run",
-    "evidence",
     "importer",
     "json_values",
     "recorder",
-    "runfile",
     "stalls",
 ]

@@ -1,40 +1,15 @@
 """Declaring a command of the command line: its arguments, their types, how it ends.
 
+`argument`, `flag` and `path` make an argument. `arguments` has those of several commands,
+`CONFIG_DIR` and `RESULTS_DIR`, the words `OVERRIDES_HELP`, types of values, `place`, `whole`,
+`positive`, `size` and `duration`, and `plan_command`, which plans a study of a directory.
+
 Imported whenever `kvscope` starts, it brings the standard library alone.
 """
 
-from kvscope.commands.command import (
-    CONFIG_DIR,
-    OVERRIDES_HELP,
-    RESULTS_DIR,
-    argument,
-    command,
-    duration,
-    flag,
-    path,
-    place,
-    plan_command,
-    size,
-    whole,
-)
+from kvscope.commands import arguments
+from kvscope.commands.arguments import argument, flag, path
+from kvscope.commands.command import command
 from kvscope.errors import EXIT_DONE, EXIT_FAILED
-from kvscope.quantities import DURATION_HELP, SIZE_HELP
 
-__all__ = [
-    "CONFIG_DIR",
-    "DURATION_HELP",
-    "EXIT_DONE",
-    "EXIT_FAILED",
-    "OVERRIDES_HELP",
-    "RESULTS_DIR",
-    "SIZE_HELP",
-    "argument",
-    "command",
-    "duration",
-    "flag",
-    "path",
-    "place",
-    "plan_command",
-    "size",
-    "whole",
-]
+__all__ = ["EXIT_DONE", "EXIT_FAILED", "argument", "arguments", "command", "flag", "path"]

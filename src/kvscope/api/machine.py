@@ -1,10 +1,11 @@
 """The environment that kvscope is installed in, and processes that end with their parent.
 
-`processes` has `run`, `running_whole` and `ENDING`, the signals that end one.
+`plugins` has the `names` of entry points in a group, and `load`, which loads one. `processes` has
+`run`, `running_whole` and `ENDING`, the signals that end one.
 """
 
-from kvscope import __version__, processes
+from kvscope import __version__, plugins, processes
 from kvscope.machine import installed_vllm
 from kvscope.packages import device
 
-__all__ = ["__version__", "device", "installed_vllm", "processes"]
+__all__ = ["__version__", "device", "installed_vllm", "plugins", "processes"]

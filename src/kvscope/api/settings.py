@@ -1,15 +1,30 @@
-"""Settings: typed parts of a configuration, options that packages register, and files of YAML.
+"""Settings: typed parts of a configuration, options that packages register, and their files.
 
 An `Option` is a `Part` of an experiment, whose `Conditions` it may read. `Label` is how a key is
 headed and put into words, `impossible` the error for values that do not go together.
 
 - `fields`: types of keys, as `Count`, `Tokens`, `Gib` and `Real`; `GIB` is bytes
 - `documents`: `load`, `load_mapping`, which refuse what is damaged, and `dump` of YAML
+- `runschema`, files of JSON that are validated: `Record`, a group of keys that may have others,
+  with the types `Real` and `Whole`; `damage` and `first_fault` of an error of pydantic
+- `complaints`, sentences of what is wrong: `validation_message` of an error of pydantic,
+  `suggestion` of a known word for one that is not
 """
 
-from kvscope.plan import documents, fields
+from kvscope import runschema
+from kvscope.plan import complaints, documents, fields
 from kvscope.plan.fields import Label, Part, impossible
 from kvscope.plan.option import Option
 from kvscope.plan.parts import Conditions
 
-__all__ = ["Conditions", "Label", "Option", "Part", "documents", "fields", "impossible"]
+__all__ = [
+    "Conditions",
+    "Label",
+    "Option",
+    "Part",
+    "complaints",
+    "documents",
+    "fields",
+    "impossible",
+    "runschema",
+]

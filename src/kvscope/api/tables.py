@@ -1,16 +1,33 @@
-"""The tables of a run, and the words that their columns hold.
+"""The tables of a run and its run.json, and the words that they hold.
 
 - `tables`: a `Table` by its name in upper case, `HOST_TABLES`, `to_arrow`, `write`
+- `evidence`, what a run has: `ALL` kinds, among them `PASSES`, `CLOCK`, `ORDER`, `STALLS` and
+  `KV_GROUPS`; `of_recording`, what the records of a server hold
+- `runfile`, run.json: `read_record` and `write_run`, `file_records`, `is_complete`, `run_sha256`;
+  the names `RUN_FILE`, `KERNEL_EVENTS`, `NSYS_EXPORT` and `NSYS_REPORT`, the key `TRACING`, the
+  words `COMPLETE` and `RECORDED`
 - `actions`: `action` of a name; `RECOMPUTE` and `SWAP`
-- `copies`: directions, `IN` and `OUT`; `KV`, a kind of transfers; `LOG`, a clock of copies
-- `passes`: phases, `PREFILL`, `DECODE` and `MIXED`
+- `copies`: `DIRECTIONS`, `IN` and `OUT`; kinds of transfers, `KV` and `ACTIVATIONS`;
+  `LOG`, a clock of copies
+- `passes`: phases, `PREFILL`, `DECODE` and `MIXED`, all in `PASS_PHASES`
 - `kv_events`: kinds of accesses by code, `K_READ`, `V_READ`, `K_WRITE`, `V_WRITE`, with their names
   in `KINDS`; of a flush its kernels `WRITE` and `ATTENTION`, its `COLUMNS` and `COLUMNS_VERSION`,
-  and `ALL_HEADS`
+  and `ALL_HEADS`; a kernel's `RECORD` of an access, with `RECORD_ALL_HEADS`; `VIRTUAL_CLOCK`
 - `kv_plan`: `KvGroup`, `has_one_block_table`
+- `rebuilds`: `rebuild_parts`, in which K and V are made of a request's activations
 """
 
-from kvscope import actions, copies, kv_plan, passes, tables
+from kvscope import actions, copies, evidence, kv_plan, passes, rebuilds, runfile, tables
 from kvscope import events as kv_events
 
-__all__ = ["actions", "copies", "kv_events", "kv_plan", "passes", "tables"]
+__all__ = [
+    "actions",
+    "copies",
+    "evidence",
+    "kv_events",
+    "kv_plan",
+    "passes",
+    "rebuilds",
+    "runfile",
+    "tables",
+]

@@ -3,7 +3,8 @@
 import argparse
 import json
 
-from kvscope.commands.command import RUN_PATHS, command, flag, path
+from kvscope.commands.arguments import RUN_PATHS, flag, path
+from kvscope.commands.command import command
 from kvscope.errors import EXIT_DONE, BadInput
 
 

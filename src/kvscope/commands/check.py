@@ -7,7 +7,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvscope.commands.command import CONFIG_DIR, command, flag, path
+from kvscope.commands.arguments import CONFIG_DIR, flag, path
+from kvscope.commands.command import command
 from kvscope.errors import EXIT_DONE, EXIT_FAILED
 from kvscope.layout import EXPERIMENTS, MANIFEST
 

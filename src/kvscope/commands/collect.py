@@ -3,7 +3,8 @@
 import argparse
 import sys
 
-from kvscope.commands.command import command, flag, path
+from kvscope.commands.arguments import flag, path
+from kvscope.commands.command import command
 from kvscope.errors import EXIT_DONE, BadInput
 
 

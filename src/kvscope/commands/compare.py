@@ -3,7 +3,8 @@
 import argparse
 import json
 
-from kvscope.commands.command import RESULTS_DIR, argument, command, flag
+from kvscope.commands.arguments import RESULTS_DIR, argument, flag
+from kvscope.commands.command import command
 from kvscope.errors import EXIT_DONE
 
 COMPARED = "a study's name or directory, or a run's directory"

@@ -2,7 +2,8 @@
 
 import argparse
 
-from kvscope.commands.command import RESULTS_DIR, argument, command
+from kvscope.commands.arguments import RESULTS_DIR, argument
+from kvscope.commands.command import command
 from kvscope.errors import EXIT_DONE
 
 

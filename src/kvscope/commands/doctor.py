@@ -3,7 +3,8 @@
 import argparse
 import sys
 
-from kvscope.commands.command import CONFIG_DIR, command, flag
+from kvscope.commands.arguments import CONFIG_DIR, flag
+from kvscope.commands.command import command
 from kvscope.errors import EXIT_DONE
 
 NOISE_S = 60.0

@@ -3,7 +3,8 @@
 import argparse
 
 from kvscope import plugins
-from kvscope.commands.command import argument, command, path
+from kvscope.commands.arguments import argument, path
+from kvscope.commands.command import command
 from kvscope.errors import EXIT_DONE
 
 KINDS = plugins.names("kvscope.importer")

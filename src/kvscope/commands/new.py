@@ -2,7 +2,8 @@
 
 import argparse
 
-from kvscope.commands.command import CONFIG, argument, command, path, plan_command
+from kvscope.commands.arguments import CONFIG, argument, path, plan_command
+from kvscope.commands.command import command
 from kvscope.errors import EXIT_DONE
 
 

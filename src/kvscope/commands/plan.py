@@ -4,7 +4,8 @@ import argparse
 import json
 import sys
 
-from kvscope.commands.command import CONFIG_DIR, OVERRIDES_HELP, argument, command, flag, path
+from kvscope.commands.arguments import CONFIG_DIR, OVERRIDES_HELP, argument, flag, path
+from kvscope.commands.command import command
 from kvscope.errors import EXIT_DONE
 from kvscope.layout import RESULTS
 

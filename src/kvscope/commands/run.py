@@ -7,15 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvscope.commands.command import (
-    CONFIG_DIR,
-    OVERRIDES_HELP,
-    RESULTS_DIR,
-    argument,
-    command,
-    flag,
-    path,
-)
+from kvscope.commands.arguments import CONFIG_DIR, OVERRIDES_HELP, RESULTS_DIR, argument, flag, path
+from kvscope.commands.command import command
 from kvscope.errors import EXIT_DONE, BadInput, KvscopeError
 from kvscope.layout import RESULTS, experiment_directory
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kvscope.api.commands import EXIT_DONE, RESULTS_DIR, argument, command, duration, flag
+from kvscope.api.commands import EXIT_DONE, argument, arguments, command, flag
 from kvscope.api.errors import BadInput
 from kvscope_cluster import packs_directory, require_packages
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 @command(
     ("quickstart", "quickstart --watch", "results/experiments/*"),
     argument("what", nargs="+", metavar="STUDY | DIR", help="as for report"),
-    RESULTS_DIR,
+    arguments.RESULTS_DIR,
     argument(
         "--watch",
         nargs="?",
-        type=duration(),
+        type=arguments.duration(),
         const=10.0,
         metavar="SECONDS",
         help="show what was submitted to a cluster again and again (default: every 10 s)",

@@ -4,19 +4,9 @@ import argparse
 import sys
 from typing import Any
 
-from kvscope.api.commands import (
-    CONFIG_DIR,
-    DURATION_HELP,
-    EXIT_DONE,
-    OVERRIDES_HELP,
-    RESULTS_DIR,
-    argument,
-    command,
-    duration,
-    flag,
-    place,
-)
+from kvscope.api.commands import EXIT_DONE, argument, arguments, command, flag
 from kvscope.api.errors import BadInput, KvscopeError
+from kvscope.api.words import quantities
 from kvscope_cluster import require_packages
 
 
@@ -26,13 +16,15 @@ from kvscope_cluster import require_packages
         "study=quickstart device=cuda --cluster slurm --queue gpu",
         "study=quickstart device=cuda --profile profiles/polaris --dry-run",
     ),
-    argument("overrides", nargs="+", metavar="OVERRIDE", help=f"study=NAME; {OVERRIDES_HELP}"),
+    argument(
+        "overrides", nargs="+", metavar="OVERRIDE", help=f"study=NAME; {arguments.OVERRIDES_HELP}"
+    ),
     argument(
         "--cluster", choices=("pbs", "slurm", "local"), help="not needed with --profile or --site"
     ),
     argument(
         "--profile",
-        type=place,
+        type=arguments.place,
         metavar="DIR",
         help="a Snakemake profile whose settings of packs hold, like profiles/polaris",
     ),
@@ -51,9 +43,9 @@ from kvscope_cluster import require_packages
     ),
     argument(
         "--length",
-        type=duration("min"),
+        type=arguments.duration("min"),
         metavar="MINUTES",
-        help=f"how long a pack shall take, {DURATION_HELP} (default: 60)",
+        help=f"how long a pack shall take, {quantities.DURATION_HELP} (default: 60)",
     ),
     argument("--max-nodes", type=int, metavar="N", help="nodes of one pack at most"),
     argument(
@@ -79,8 +71,8 @@ from kvscope_cluster import require_packages
         "--dry-run",
         "print every job script, in which only the pack's id will differ, and the node-hours",
     ),
-    RESULTS_DIR,
-    CONFIG_DIR,
+    arguments.RESULTS_DIR,
+    arguments.CONFIG_DIR,
     order=130,
 )
 def submit(given: argparse.Namespace) -> int:

@@ -41,11 +41,11 @@ def explain(given: argparse.Namespace) -> int:
 
 
 def _lives(given: argparse.Namespace) -> "Lives":
-    from kvscope.api.runs import confirm_settings, read_records
+    from kvscope.api.runs import planned, read_records
     from kvscope_explain.life import Lives
 
     records = read_records(given.run)
-    confirm_settings(records)
+    planned.confirm_settings(records)
     number = given.repeat if given.repeat is not None else min(records.timed, default=0)
     if number not in records.numbers:
         known = ", ".join(map(str, records.numbers)) or "none"

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from kvscope.api.tables import actions, copies
-from kvscope.api.words import plural, short_duration, time_sources
+from kvscope.api.words import quantities as words
+from kvscope.api.words import time_sources
 from kvscope_explain.life import (
     COPIED,
     DECODED,
@@ -64,11 +65,12 @@ def request_lines(lives: Lives, request_id: str) -> list[str]:
     ended = "aborted" if row["aborted"] else "served"
     heading = (
         f"request {request_id}: {row['prompt_tokens']} prompt and {row['output_tokens']} output "
-        f"tokens, {ended} in {short_duration(took_s[request_id])}{_place(place, len(took_s))}"
+        f"tokens, {ended} in {words.short_duration(took_s[request_id])}{_place(place, len(took_s))}"
         f"{time_sources.mark_of(lives.time_source)}"
     )
     lines = [
-        f"{s.start_s:10.3f} s  {short_duration(s.duration_s):>9}  {sentence(s)}" for s in stretches
+        f"{s.start_s:10.3f} s  {words.short_duration(s.duration_s):>9}  {sentence(s)}"
+        for s in stretches
     ]
     return [heading, *lines, "", *_shares(stretches)]
 
@@ -95,7 +97,7 @@ def run_lines(lives: Lives) -> list[str]:
     """All requests of a repeat in lines: shares of their time, the costliest waits, the slowest."""
     slowest = [*lives.latencies_s][:MOST_WAITS]
     waits = [
-        f"{short_duration(one.duration_s):>10}  request {one.request_id}: {sentence(one)}"
+        f"{words.short_duration(one.duration_s):>10}  request {one.request_id}: {sentence(one)}"
         for one in costliest(lives.all)
     ]
     return [
@@ -109,9 +111,9 @@ def run_lines(lives: Lives) -> list[str]:
 
 def total_words(lives: Lives) -> str:
     """'12 requests took 3.456 s in all'; of a rehearsed run, that it is one."""
-    took = short_duration(sum(lives.latencies_s.values()))
+    took = words.short_duration(sum(lives.latencies_s.values()))
     mark = time_sources.mark_of(lives.time_source)
-    return f"{plural(len(lives.latencies_s), 'request')} took {took} in all{mark}"
+    return f"{words.plural(len(lives.latencies_s), 'request')} took {took} in all{mark}"
 
 
 def costliest(stretches: list[Stretch]) -> list[Stretch]:
@@ -125,7 +127,7 @@ def _shares(stretches: list[Stretch]) -> Iterator[str]:
     total_s = sum(spent.values())
     for kind, took_s in sorted(spent.items(), key=lambda one: -one[1]):
         share = took_s / total_s if total_s else 0.0
-        yield f"{share:8.1%}  {short_duration(took_s):>9}  {kind}: {KINDS[kind]}"
+        yield f"{share:8.1%}  {words.short_duration(took_s):>9}  {kind}: {KINDS[kind]}"
 
 
 def sentence(stretch: Stretch) -> str:
@@ -135,34 +137,35 @@ def sentence(stretch: Stretch) -> str:
 
 def _queued(facts: dict[str, Any]) -> str:
     ahead = facts["ahead"]
-    beside = f"{plural(ahead, 'request')} that arrived before" if ahead else "no earlier request"
-    needed, no_room_s = plural(facts["blocks"], "block"), facts["no_room_s"]
+    beside = (
+        f"{words.plural(ahead, 'request')} that arrived before" if ahead else "no earlier request"
+    )
+    needed, no_room_s = words.plural(facts["blocks"], "block"), facts["no_room_s"]
     if not no_room_s:
         return f"queued with {beside}; there was room for its {needed}"
     return (
-        f"queued with {beside}; for {short_duration(no_room_s)} its {needed} had no room in the "
-        "cache"
+        f"queued with {beside}; for {words.short_duration(no_room_s)} its {needed} had no room "
+        "in the cache"
     )
 
 
 def _prefilled(facts: dict[str, Any]) -> str:
-    return (
-        f"prefill of {plural(facts.get('tokens', 0), 'token')} {_in_passes(facts)}{_found(facts)}"
-    )
+    tokens = words.plural(facts.get("tokens", 0), "token")
+    return f"prefill of {tokens} {_in_passes(facts)}{_found(facts)}"
 
 
 def _decoded(facts: dict[str, Any]) -> str:
-    made = plural(facts.get("sampled", 0), "token")
-    beside = plural(facts.get("beside", 0), "other")
+    made = words.plural(facts.get("sampled", 0), "token")
+    beside = words.plural(facts.get("beside", 0), "other")
     return f"decode of {made} {_in_passes(facts)}, with up to {beside}{_found(facts)}"
 
 
 def _paused(facts: dict[str, Any]) -> str:
     if "passes" not in facts:
         return "paused: no pass computed it"
-    what = f"paused for {plural(facts['passes'], 'pass')} of others"
+    what = f"paused for {words.plural(facts['passes'], 'pass')} of others"
     prefill = facts["prefill_tokens"]
-    return f"{what}, which prefilled {plural(prefill, 'token')}" if prefill else what
+    return f"{what}, which prefilled {words.plural(prefill, 'token')}" if prefill else what
 
 
 def _preempted(facts: dict[str, Any]) -> str:
@@ -170,9 +173,9 @@ def _preempted(facts: dict[str, Any]) -> str:
     others = facts["for_requests"]
     room = f"to make room for {names(others)}" if others else "for want of a block of its own"
     wanted = ", since the host pool was full" if facts["refused"] else ""
-    tokens = plural(facts["tokens"], "token")
+    tokens = words.plural(facts["tokens"], "token")
     done = actions.action(facts["action"]).lost
-    lost = f"{plural(facts['blocks'], 'block')} of {tokens} {done}{wanted}"
+    lost = f"{words.plural(facts['blocks'], 'block')} of {tokens} {done}{wanted}"
     return f"preempted {chosen} {room}: {lost}; waits to resume"
 
 
@@ -183,13 +186,13 @@ def _copied(facts: dict[str, Any]) -> str:
 
 
 def _loaded(facts: dict[str, Any]) -> str:
-    blocks, size = plural(facts["blocks"], "block"), megabytes(facts["bytes"])
-    took = short_duration(facts["load_s"])
+    blocks, size = words.plural(facts["blocks"], "block"), megabytes(facts["bytes"])
+    took = words.short_duration(facts["load_s"])
     return f"waits for the load of {blocks} ({size}) from the host: the copy takes {took}"
 
 
 def _recomputed(facts: dict[str, Any]) -> str:
-    again = plural(facts.get("tokens", 0), "token")
+    again = words.plural(facts.get("tokens", 0), "token")
     return f"computes {again} again {_in_passes(facts)}{_found(facts)}"
 
 
@@ -199,8 +202,8 @@ def _found(facts: dict[str, Any]) -> str:
     of_these = (
         ", all of them its own" if own == hit else f", {own:,} of them its own" if own else ""
     )
-    found = f", {plural(hit, 'token')} found in the prefix cache{of_these}" if hit else ""
-    return found + (f", {plural(loaded, 'token')} loaded from the host" if loaded else "")
+    found = f", {words.plural(hit, 'token')} found in the prefix cache{of_these}" if hit else ""
+    return found + (f", {words.plural(loaded, 'token')} loaded from the host" if loaded else "")
 
 
 _SENTENCES = {
@@ -216,7 +219,7 @@ _SENTENCES = {
 
 
 def _in_passes(facts: dict[str, Any]) -> str:
-    return f"in {plural(facts.get('passes', 0), 'pass')}"
+    return f"in {words.plural(facts.get('passes', 0), 'pass')}"
 
 
 def megabytes(size: int) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kvscope.api.sections import ReportedRun, StudyData
-from kvscope.api.words import plural, short_duration
+from kvscope.api.words import quantities as words
 from kvscope_explain.explained import costliest, sentence, total_words
 from kvscope_explain.life import KINDS, Lives, Stretch, seconds_by_kind
 
@@ -20,7 +20,7 @@ def lives_of(study: StudyData) -> dict[str, Any]:
     """
     shown, left_out = explained(study)
     return {
-        "kinds": [[kind, words] for kind, words in KINDS.items()],
+        "kinds": [[kind, meaning] for kind, meaning in KINDS.items()],
         "runs": [_run(run) for run in shown],
         "left_out": left_out,
     }
@@ -49,7 +49,9 @@ def _run(run: ReportedRun) -> dict[str, Any]:
         "label": run.label,
         "summary": total_words(lives),
         "parts": _parts(lives.all),
-        "costliest": [[w.request_id, short_duration(w.duration_s), sentence(w)] for w in waits],
+        "costliest": [
+            [w.request_id, words.short_duration(w.duration_s), sentence(w)] for w in waits
+        ],
         "requests": [_request(lives, name) for name in lives.latencies_s if name in shown],
     }
 
@@ -58,7 +60,7 @@ def _request(lives: Lives, request_id: str) -> dict[str, Any]:
     stretches, row = lives.of(request_id), lives.row(request_id)
     return {
         "id": request_id,
-        "took": short_duration(lives.latencies_s[request_id]),
+        "took": words.short_duration(lives.latencies_s[request_id]),
         "preemptions": int(row["preemptions"]),
         "aborted": bool(row["aborted"]),
         "parts": _parts(stretches),
@@ -70,7 +72,9 @@ def _parts(stretches: list[Stretch]) -> list[list[Any]]:
     """Kind, share and seconds of what the time was spent on."""
     spent = seconds_by_kind(stretches)
     total_s = sum(spent.values()) or 1.0
-    return [[kind, round(took / total_s, 4), short_duration(took)] for kind, took in spent.items()]
+    return [
+        [kind, round(took / total_s, 4), words.short_duration(took)] for kind, took in spent.items()
+    ]
 
 
 def _lines(stretches: list[Stretch]) -> Iterator[list[str]]:
@@ -81,7 +85,12 @@ def _lines(stretches: list[Stretch]) -> Iterator[list[str]]:
     for one in stretches:
         if id(one) not in left_out:
             begins = f"{one.start_s:.3f} s"
-            yield [begins, short_duration(one.duration_s), one.kind, sentence(one)]
+            yield [begins, words.short_duration(one.duration_s), one.kind, sentence(one)]
     if shorter:
-        together = short_duration(sum(one.duration_s for one in shorter))
-        yield ["", together, "", f"in {plural(len(shorter), 'shorter stretch')} between these"]
+        together = words.short_duration(sum(one.duration_s for one in shorter))
+        yield [
+            "",
+            together,
+            "",
+            f"in {words.plural(len(shorter), 'shorter stretch')} between these",
+        ]

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from kvscope.plan.costs import CostModel
-from kvscope.plan.parts import Conditions
+from kvscope.api.models import costs as models
+from kvscope.api.settings import Conditions
 from kvscope_model.device import Modeled
 from kvscope_model.hardware import files
 from kvscope_model.hardware import hardware as data
@@ -35,4 +35,4 @@ def _numbers(
     return Hardware.model_validate({**found.model_dump(), **constants})
 
 
-COSTS = CostModel(files.names, data.sha256, costs)
+COSTS = models.CostModel(files.names, data.sha256, costs)

@@ -4,12 +4,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationError
 
-from kvscope.errors import BadInput
-from kvscope.plan.device import Device, Kernels, Speed
-from kvscope.plan.fields import Label, Real, impossible
-from kvscope.plan.parts import Conditions
-from kvscope.runschema import first_fault
-from kvscope.time_sources import MODELED
+from kvscope.api.devices import Device, Kernels, Speed
+from kvscope.api.errors import BadInput
+from kvscope.api.settings import Conditions, Label, fields, impossible, runschema
+from kvscope.api.words import time_sources
 from kvscope_model.hardware import hardware as data
 from kvscope_model.hardware.cost import PassCost
 from kvscope_model.hardware.family_cost import FamilyCost
@@ -28,13 +26,13 @@ class ModeledHardware(Device):
 
     # Passes cost the scheduler's own time.
     speed: ClassVar[Speed] = Speed(20, 1e15, 0, 3e-4, 0, 1e18, 1e18)
-    time_source: ClassVar[str] = MODELED
+    time_source: ClassVar[str] = time_sources.MODELED
     allocates: ClassVar[bool] = False
     in_id: ClassVar[tuple[str, ...]] = ("hardware", "hardware_sha256")
 
     hardware: Annotated[str, Label("hardware", "{}")] = "a100-40gb"
     constants: Annotated[
-        dict[str, Real], Field(default_factory=dict), Label("constants of the hardware")
+        dict[str, fields.Real], Field(default_factory=dict), Label("constants of the hardware")
     ]
 
     @property
@@ -60,7 +58,7 @@ class ModeledHardware(Device):
         except BadInput as error:
             raise impossible(str(error), "device.hardware") from None
         except ValidationError as error:
-            key, message = first_fault(error)
+            key, message = runschema.first_fault(error)
             sentence = f"device.constants.{key}: {message.lower()}"
             raise impossible(sentence, "device.constants") from None
         for name in self.constants.keys() & ONLY_STATED.keys():
@@ -102,7 +100,9 @@ class Modeled(ModeledHardware):
         Literal["vllm-0.4.2", "vllm"], Label("attention kernels", "kernels of {}")
     ] = "vllm-0.4.2"
     bootstrap: Annotated[
-        list[dict[str, Real]], Field(default_factory=list), Label("fits to bootstrap samples")
+        list[dict[str, fields.Real]],
+        Field(default_factory=list),
+        Label("fits to bootstrap samples"),
     ]
 
     @property
@@ -139,7 +139,7 @@ class Modeled(ModeledHardware):
         try:
             self.fits  # noqa: B018
         except ValidationError as error:
-            key, message = first_fault(error)
+            key, message = runschema.first_fault(error)
             sentence = f"device.bootstrap has {key}: {message.lower()}"
             raise impossible(sentence, "device.bootstrap") from None
 

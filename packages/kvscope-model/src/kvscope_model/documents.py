@@ -1,6 +1,6 @@
 """Generated tables of docs/MODEL.md."""
 
-from kvscope.docs import markdown
+from kvscope.api.documents import markdown
 from kvscope_model.hardware import hardware
 from kvscope_model.oracles import KERNELS, TIMES
 

@@ -11,88 +11,76 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse.oracles.run_tables import NANOSECONDS, RunTables, bad_rows, combine
-from kvscope.analyse.oracles.virtual import (
-    TOLERANCE_S,
-    differs,
-    repeats_apart,
-    takes_no_scheduling,
-    wrong_time,
-)
-from kvscope.analyse.planned import experiment_of
-from kvscope.arraytypes import Bools, Floats, Ints
-from kvscope.collect.kv.flushes import read_flushes
-from kvscope.events import ATTENTION, WRITE
-from kvscope.evidence import CLOCK, PASSES
-from kvscope.oracle import NONE, Need, Oracle, Violations
-from kvscope.run_data import of_repeat
-from kvscope.runfile import KERNEL_EVENTS
+from kvscope.api.oracles import oracle, run_tables, virtual
+from kvscope.api.runs import planned, read_flushes
+from kvscope.api.tables import evidence, kv_events, runfile
+from kvscope_model.arraytypes import Bools, Floats, Ints
 from kvscope_model.device import Modeled
 from kvscope_model.hardware.overflow_cost import OverflowCost
 from kvscope_model.runs.loads import loads_of
 from kvscope_model.runs.moves import Moves, save_s_of
 
 
-def is_modeled(run: RunTables) -> bool:
+def is_modeled(run: run_tables.RunTables) -> bool:
     """Whether the settings are of the device that `plan.hardware` models."""
     return run.section("device").get("name") == "modeled"
 
 
-def cost_of(run: RunTables) -> OverflowCost:
+def cost_of(run: run_tables.RunTables) -> OverflowCost:
     """What passes and copies cost by the settings."""
-    experiment = experiment_of(run.records)
+    experiment = planned.experiment_of(run.records)
     device = experiment.device
     assert isinstance(device, Modeled)
     return device.cost(device.numbers, experiment)
 
 
-def modeled_kernel_wrong(run: RunTables) -> Violations:
+def modeled_kernel_wrong(run: run_tables.RunTables) -> oracle.Violations:
     """The kernels of a modeled layer begin and end where the cost model has them in the layer."""
     passes, begins_ns = cost_of(run).passes, _layers_ns(run)
     wrong, first = 0, ""
-    for flush in read_flushes(run.records.directory / KERNEL_EVENTS):
+    for flush in read_flushes(run.records.directory / runfile.KERNEL_EVENTS):
         rows = zip(flush.scheduled.tolist(), flush.context.tolist(), strict=True)
         layer = passes.layer_cost(rows)
         write_s = layer.write_start_s, layer.write_s
-        due_s = {WRITE: write_s, ATTENTION: (sum(write_s), layer.attention_s)}
+        due_s = {kv_events.WRITE: write_s, kv_events.ATTENTION: (sum(write_s), layer.attention_s)}
         layer_ns = begins_ns.get((flush.repeat, flush.step, flush.layer))
         for kernel in flush.kernels:
             begin, end = kernel.start_ticks or 0, kernel.end_ticks or 0
-            after_s = (flush.origin_ticks + begin - (layer_ns or 0)) * NANOSECONDS
-            found_s = after_s, (end - begin) * NANOSECONDS
+            after_s = (flush.origin_ticks + begin - (layer_ns or 0)) * run_tables.NANOSECONDS
+            found_s = after_s, (end - begin) * run_tables.NANOSECONDS
             apart_s = max(
                 abs(one - due) for one, due in zip(found_s, due_s[kernel.name], strict=True)
             )
-            if layer_ns is None or apart_s > TOLERANCE_S:
+            if layer_ns is None or apart_s > virtual.TOLERANCE_S:
                 words = (
                     "{} begins {:.9f} s after its layer and takes {:.9f} s, expected {:.9f}, {:.9f}"
                 )
                 said = words.format(kernel.name, *found_s, *due_s[kernel.name])
                 wrong, first = wrong + 1, first or f"{flush.where}: {said}"
-    return Violations(wrong, first)
+    return oracle.Violations(wrong, first)
 
 
-def _layers_ns(run: RunTables) -> dict[tuple[int, int, int], int]:
+def _layers_ns(run: run_tables.RunTables) -> dict[tuple[int, int, int], int]:
     """When each recorded layer begins, by repeat, step and layer, on the clock of the events."""
     origins = {one.repeat: one.start_ns for one in run.record.clock.repeats}
     rows = run.records.layers[["repeat", "step", "layer", "start_s"]]
     return {
-        (repeat, step, layer): origins[repeat] + round(start_s / NANOSECONDS)
+        (repeat, step, layer): origins[repeat] + round(start_s / run_tables.NANOSECONDS)
         for repeat, step, layer, start_s in rows.itertuples(index=False, name=None)
     }
 
 
-def modeled_time_wrong(run: RunTables) -> Violations:
+def modeled_time_wrong(run: run_tables.RunTables) -> oracle.Violations:
     """The times of a modeled run are what the cost model gives for its settings and its batches.
 
     These are the times of passes, of copies and what is rebuilt or saved, of traced layers, and of
     the host between passes. A request that arrives when nothing runs begins a pass at once.
     """
     cost = cost_of(run)
-    found = [repeats_apart(run, cost.hardware.between_passes_s)]
+    found = [virtual.repeats_apart(run, cost.hardware.between_passes_s)]
     for number in run.repeats:
         found += ModeledRepeat(run, number, cost).violations()
-    return combine(*found)
+    return run_tables.combine(*found)
 
 
 class ModeledRepeat:
@@ -102,9 +90,9 @@ class ModeledRepeat:
     `moves_s`, once the link to the host is free.
     """
 
-    def __init__(self, run: RunTables, number: int, cost: OverflowCost) -> None:
+    def __init__(self, run: run_tables.RunTables, number: int, cost: OverflowCost) -> None:
         self.repeat, self.cost, self.tracing = run.repeats[number], cost, run.section("tracing")
-        passes = of_repeat(run.steps, number)
+        passes = run.steps[run.steps["repeat"] == number]
         self.steps, self.ended = passes.reset_index(drop=True), run.count_ended[passes.index]
         self.rows = self.repeat.moves.reset_index(drop=True)
         self.moves = Moves.recorded(self.repeat, cost)
@@ -117,7 +105,7 @@ class ModeledRepeat:
         free_s = self._link_free_s()
         self.moves_s = np.where(waits, np.maximum(self.begin_s, free_s), self.begin_s)
 
-    def violations(self) -> Iterator[Violations]:
+    def violations(self) -> Iterator[oracle.Violations]:
         """The violations of each kind of time, one after another."""
         yield self._passes()
         yield self._gaps()
@@ -142,14 +130,16 @@ class ModeledRepeat:
                 free_s = max(free_s, ends_s[place]) + saved_s
         return found
 
-    def _passes(self) -> Violations:
+    def _passes(self) -> oracle.Violations:
         loads = loads_of(self.steps, self.repeat.batch)
         due_s = self.moves_s - self.begin_s + self.moved_s + self.seconds.gathered_s
         due_s = due_s + self.cost.passes.passes_s(loads) + self._offloaded_s()
         if self.cost.memory == "pageable":
             due_s = due_s + self.seconds.saved_s
-        wrong = differs(self.steps["forward_s"], due_s) | differs(self.steps["duration_s"], due_s)
-        return wrong_time(self.steps, wrong, "duration_s", due_s)
+        wrong = virtual.differs(self.steps["forward_s"], due_s) | virtual.differs(
+            self.steps["duration_s"], due_s
+        )
+        return virtual.wrong_time(self.steps, wrong, "duration_s", due_s)
 
     def _offloaded_s(self) -> Floats:
         """By which each pass is longer for jobs of vLLM's offloading.
@@ -164,14 +154,14 @@ class ModeledRepeat:
             awaited = jobs.groupby("awaited_step")["end_s"].max().reindex(self.steps["step"])
             ends_s = np.fmax(awaited.to_numpy(float), self.begin_s)
             return np.asarray(ends_s - self.begin_s, np.float64)
-        ends_s = self.begin_s + self.steps["forward_s"].to_numpy(float) + TOLERANCE_S
+        ends_s = self.begin_s + self.steps["forward_s"].to_numpy(float) + virtual.TOLERANCE_S
         at = np.searchsorted(ends_s, jobs["end_s"].to_numpy(float))
-        begins_s = np.append(self.begin_s, np.inf)[at] - TOLERANCE_S
+        begins_s = np.append(self.begin_s, np.inf)[at] - virtual.TOLERANCE_S
         within = (jobs["start_s"] >= begins_s).to_numpy()
         spent_s = np.bincount(at[within], jobs["copy_s"].to_numpy(float)[within], count)
         return np.asarray(spent_s, np.float64)
 
-    def _gaps(self) -> Violations:
+    def _gaps(self) -> oracle.Violations:
         """Time between passes, or until a request arrives where none is there.
 
         Then the requests may wait for jobs of vLLM's offloading, until one has ended.
@@ -179,15 +169,15 @@ class ModeledRepeat:
         arrivals = np.sort(self.repeat.requests["arrival_s"].to_numpy(float))
         before_s = self.steps["before_s"].to_numpy(float)
         ready_s = before_s + np.where(np.arange(len(before_s)), self.between_s, 0.0)
-        arrived = np.searchsorted(arrivals, ready_s + NANOSECONDS, side="right")
+        arrived = np.searchsorted(arrivals, ready_s + run_tables.NANOSECONDS, side="right")
         following = np.append(arrivals, np.nan)[arrived]
         due_s = np.where(arrived > self.ended, ready_s, following)
         waited_s = self.steps["load_wait_s"].astype(float).fillna(0.0).to_numpy()
         due_s = due_s + waited_s
-        wrong = differs(self.steps["start_s"], due_s)
+        wrong = virtual.differs(self.steps["start_s"], due_s)
         for place in np.flatnonzero(waited_s > 0):
             wrong[place] |= not self._after_job(due_s[place], waited_s[place])
-        return wrong_time(self.steps, wrong, "start_s", due_s)
+        return virtual.wrong_time(self.steps, wrong, "start_s", due_s)
 
     def _after_job(self, start_s: float, waited_s: float) -> bool:
         """Whether a pass begins a whole number of the host's turns after a job has ended.
@@ -198,39 +188,39 @@ class ModeledRepeat:
         begin_s = start_s - waited_s
         after_s = start_s - np.append(begin_s, ends_s[(ends_s > begin_s) & (ends_s < start_s)])
         turns = np.rint(after_s / self.between_s)
-        whole = np.abs(after_s - turns * self.between_s) <= TOLERANCE_S
+        whole = np.abs(after_s - turns * self.between_s) <= virtual.TOLERANCE_S
         return bool((whole & (turns >= 1)).any())
 
-    def _jobs(self) -> Violations:
+    def _jobs(self) -> oracle.Violations:
         """Jobs of vLLM's offloading, each behind the one before it in its direction."""
         if self.repeat.jobs.empty:
-            return NONE
+            return oracle.NONE
         rows = self.repeat.jobs.sort_values("job")
         copied = zip(rows["blocks"].tolist(), rows["direction"].tolist(), strict=True)
         due_s = np.array([self.cost.offloading_s(*job) for job in copied], np.float64)
-        wrong = differs(rows["copy_s"], due_s)
-        wrong |= differs(rows["end_s"] - rows["start_s"], due_s)
-        return wrong_time(rows.reset_index(drop=True), wrong, "copy_s", due_s)
+        wrong = virtual.differs(rows["copy_s"], due_s)
+        wrong |= virtual.differs(rows["end_s"] - rows["start_s"], due_s)
+        return virtual.wrong_time(rows.reset_index(drop=True), wrong, "copy_s", due_s)
 
     @property
     def between_s(self) -> float:
         """The host's time between two passes."""
         return self.cost.hardware.between_passes_s
 
-    def _copies(self) -> Violations:
+    def _copies(self) -> oracle.Violations:
         """Copies one after another, of as many stretches as their blocks may lie in."""
         rows, seconds = self.rows, self.seconds
         if rows.empty:
-            return NONE
+            return oracle.NONE
         order = np.argsort(rows["start_s"].to_numpy(float), kind="stable")
         spent_s = pd.Series(self.each_s)[order].groupby(self.at[order]).cumsum().sort_index()
         starts_s = self.moves_s[self.at] + spent_s.to_numpy(float) - self.each_s
-        wrong = differs(rows["copy_s"], seconds.copied_s)
-        wrong |= differs(rows["rebuild_s"].fillna(0.0), seconds.rebuilt_s)
-        wrong |= differs(rows["start_s"], starts_s)
-        wrong |= differs(rows["end_s"], starts_s + seconds.issued_s)
+        wrong = virtual.differs(rows["copy_s"], seconds.copied_s)
+        wrong |= virtual.differs(rows["rebuild_s"].fillna(0.0), seconds.rebuilt_s)
+        wrong |= virtual.differs(rows["start_s"], starts_s)
+        wrong |= virtual.differs(rows["end_s"], starts_s + seconds.issued_s)
         wrong |= self._stretches_impossible()
-        return wrong_time(rows, wrong, "copy_s", seconds.copied_s)
+        return virtual.wrong_time(rows, wrong, "copy_s", seconds.copied_s)
 
     def _stretches_impossible(self) -> Bools:
         """Where no number of copies of a row's blocks takes the recorded seconds."""
@@ -242,28 +232,33 @@ class ModeledRepeat:
         impossible: Bools = (rest > 0) | (stretches < least) | (stretches > blocks)
         return impossible
 
-    def _saves(self) -> Violations:
+    def _saves(self) -> oracle.Violations:
         saved, due_s = self.moves.saved_bytes > 0, self.seconds.saved_s
         if not saved.any():
-            return NONE
+            return oracle.NONE
         steps = self.steps.assign(copy_s=save_s_of(self.repeat))
-        wrong = differs(steps["copy_s"], due_s)
+        wrong = virtual.differs(steps["copy_s"], due_s)
         tokens = self.moves.saved_bytes // self.cost.model.activation_bytes_per_token
         wrong |= self.moves.save_copies > tokens
-        return wrong_time(steps, wrong & saved, "copy_s", due_s)
+        return virtual.wrong_time(steps, wrong & saved, "copy_s", due_s)
 
-    def _scheduling(self) -> Violations:
+    def _scheduling(self) -> oracle.Violations:
         """Scheduling takes no time: requests are preempted as their pass begins."""
         rows = self.repeat.preemptions.reset_index(drop=True)
         at = np.searchsorted(self.steps["step"], rows["step"])
         begins_s = self.steps["start_s"].to_numpy(float)[at]
         waited_s = self.steps["load_wait_s"].astype(float).fillna(0.0).to_numpy()[at]
-        late = differs(rows["time_s"], begins_s) & differs(rows["time_s"], begins_s - waited_s)
+        late = virtual.differs(rows["time_s"], begins_s) & virtual.differs(
+            rows["time_s"], begins_s - waited_s
+        )
         meanwhile = (rows["time_s"] < begins_s) & (rows["time_s"] > begins_s - waited_s)
         late &= ~(meanwhile & (rows["event"] == "preempt")).to_numpy()
-        return combine(takes_no_scheduling(self.steps), wrong_time(rows, late, "time_s", begins_s))
+        return run_tables.combine(
+            virtual.takes_no_scheduling(self.steps),
+            virtual.wrong_time(rows, late, "time_s", begins_s),
+        )
 
-    def _layers(self) -> Violations:
+    def _layers(self) -> oracle.Violations:
         """Layers of a traced pass: of equal length, the first after what is moved."""
         layers = self.repeat.layers.reset_index(drop=True)
         if layers.empty:
@@ -278,11 +273,13 @@ class ModeledRepeat:
         }
         each_s = np.asarray(layers["step"].map(pd.Series(length, dtype=float)), np.float64)
         begin_s = (self.moves_s + self.moved_s)[np.searchsorted(self.steps["step"], layers["step"])]
-        wrong = differs(layers["start_s"], begin_s + layers["layer"] * each_s)
-        wrong |= differs(layers["duration_s"], each_s)
-        return combine(wrong_time(layers, wrong, "duration_s", each_s), self._untimed())
+        wrong = virtual.differs(layers["start_s"], begin_s + layers["layer"] * each_s)
+        wrong |= virtual.differs(layers["duration_s"], each_s)
+        return run_tables.combine(
+            virtual.wrong_time(layers, wrong, "duration_s", each_s), self._untimed()
+        )
 
-    def _untimed(self) -> Violations:
+    def _untimed(self) -> oracle.Violations:
         """Traced passes without the times of all their layers."""
         asked, steps = self.tracing, self.steps["step"].to_numpy()
         traced = steps % asked.get("step_stride", 1) == 0
@@ -291,23 +288,31 @@ class ModeledRepeat:
         timed = Counter(step for step, _ in {*zip(layers["step"], layers["layer"], strict=True)})
         found = np.array([timed[step] for step in steps.tolist()])
         words = "{found} layers are timed, {due} traced"
-        return bad_rows(
+        return run_tables.bad_rows(
             self.steps, found != due, lambda r: words.format_map(r), found=found, due=due
         )
 
 
-def _need(words: str, also: Callable[[RunTables], bool] = lambda _: True) -> Need[RunTables]:
+def _need(
+    words: str, also: Callable[[run_tables.RunTables], bool] = lambda _: True
+) -> oracle.Need[run_tables.RunTables]:
     """A need of a modeled run with all its passes and their times, and of what only some have."""
-    return Need(
+    return oracle.Need(
         words,
-        lambda run: run.evidence.issuperset((PASSES, CLOCK)) and is_modeled(run) and also(run),
+        lambda run: (
+            run.evidence.issuperset((evidence.PASSES, evidence.CLOCK))
+            and is_modeled(run)
+            and also(run)
+        ),
     )
 
 
-def _has_events(run: RunTables) -> bool:
-    return KERNEL_EVENTS in run.record.files
+def _has_events(run: run_tables.RunTables) -> bool:
+    return runfile.KERNEL_EVENTS in run.record.files
 
 
 # After the oracle of the constant times of `dry`.
-TIMES = Oracle(modeled_time_wrong, _need("device modeled"), order=152)
-KERNELS = Oracle(modeled_kernel_wrong, _need("KV events of device modeled", _has_events), order=154)
+TIMES = oracle.Oracle(modeled_time_wrong, _need("device modeled"), order=152)
+KERNELS = oracle.Oracle(
+    modeled_kernel_wrong, _need("KV events of device modeled", _has_events), order=154
+)

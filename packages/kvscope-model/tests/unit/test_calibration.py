@@ -9,9 +9,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.interval import bootstrap_interval
 from kvscope.plan import documents, layers
 from kvscope.plan.models import Model
+from kvscope_model.bootstrap import bootstrap_interval
 from kvscope_model.calibration.calibrate import (
     Calibration,
     write_device,

@@ -105,7 +105,7 @@ class CostModel:
         )
 
     @classmethod
-    def of_hardware(cls, model: Model, hardware: data.Hardware) -> "CostModel":
+    def of_hardware(cls, model: Model, hardware: Hardware) -> "CostModel":
         """The same of a GPU's data file, with the rates that its kernels and copies reach."""
         rates = hardware.pinned_in_bytes_per_s, hardware.gemm_flops_per_s
         roofline = cls.of_rates(model, *rates, hardware.memory_bytes_per_s * hardware.read_share)

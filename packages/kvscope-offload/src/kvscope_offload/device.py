@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from kvscope.api.devices import Device, Kernels, Speed
-from kvscope.api.devices import evidence as known
 from kvscope.api.settings import Conditions, Label, fields, impossible
+from kvscope.api.tables import evidence as known
 from kvscope_model.device import ModeledHardware
 from kvscope_offload.cost import Sizes
 from kvscope_offload.policies import POLICIES

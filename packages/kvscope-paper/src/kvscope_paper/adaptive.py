@@ -8,7 +8,7 @@ from typing import Any
 
 from kvscope.api.sections import ReportedRun, StudyData
 from kvscope.api.wording import wording
-from kvscope.api.words import join_words, plural
+from kvscope.api.words import quantities
 
 ADAPTIVE = "adaptive"
 # Settings of overflow policies that single policies and `adaptive` must share, if they have them.
@@ -84,12 +84,12 @@ def adaptive_regret(study: StudyData) -> list[str]:
         aside = f" ({'; '.join(filter(None, where))})" if any(where) else ""
         parts.append(f"{name} at most {100 * max(0.0, most.share):.2g} % above it{aside}")
     told = (
-        f"Adaptive beside the best single policy, {plural(len(by_makespan), 'experiment')}: "
-        f"{join_words(parts)}."
+        "Adaptive beside the best single policy, "
+        f"{quantities.plural(len(by_makespan), 'experiment')}: {quantities.join_words(parts)}."
     )
     if by_net:
         counts = Counter(one.best.settings["overflow"]["name"] for one in by_net).most_common()
-        best = join_words([f"{name} in {count}" for name, count in counts])
+        best = quantities.join_words([f"{name} in {count}" for name, count in counts])
         told += f" By net resume overhead the best is {best}."
     return [told]
 

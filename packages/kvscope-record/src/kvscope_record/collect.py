@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from kvscope.api.collecting import evidence, runfile
 from kvscope.api.files import files, reading
 from kvscope.api.machine import __version__
-from kvscope.api.tables import tables
+from kvscope.api.tables import evidence, runfile, tables
 from kvscope.api.words import time_sources
 from kvscope_record import replayed
 from kvscope_record.window import Window, read_window

@@ -8,8 +8,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvscope.api.commands import DURATION_HELP, SIZE_HELP, argument, command, flag, path
+from kvscope.api.commands import argument, command, flag, path
 from kvscope.api.errors import BadInput, CannotWrite, reason_of
+from kvscope.api.words import quantities
 
 if TYPE_CHECKING:
     from kvscope_record.options import RecordOptions
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
         "--keep",
         metavar="SIZE",
         default="2GiB",
-        help=f"most that files take, {SIZE_HELP}, or bytes (default: 2GiB)",
+        help=f"most that files take, {quantities.SIZE_HELP}, or bytes (default: 2GiB)",
     ),
     argument(
         "--minutes",
         metavar="N",
-        help=f"oldest minutes to keep, {DURATION_HELP} (default: all that fits)",
+        help=f"oldest minutes to keep, {quantities.DURATION_HELP} (default: all that fits)",
     ),
     flag("--nsys", "run it under Nsight Systems: the passes are NVTX ranges, too"),
     argument("words", nargs="*", metavar="COMMAND", help="after '--': what starts vLLM"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvscope.api.errors import BadInput
-from kvscope.api.words import parse_duration, parse_size
+from kvscope.api.words import quantities
 
 DIRECTORY, KEEP, MINUTES = "KVSCOPE_RECORD", "KVSCOPE_RECORD_KEEP", "KVSCOPE_RECORD_MINUTES"
 RANGES = "KVSCOPE_RECORD_RANGES"
@@ -58,7 +58,7 @@ class RecordOptions:
 def size(text: str, place: str) -> int:
     """Bytes of a text such as '2GiB'; BadInput names `place` if it is none, or below 1 MiB."""
     try:
-        return parse_size(text, least=LEAST_BYTES)
+        return quantities.parse_size(text, least=LEAST_BYTES)
     except ValueError as error:
         raise BadInput(f"{place}: {error}") from None
 
@@ -66,6 +66,6 @@ def size(text: str, place: str) -> int:
 def minutes(text: str, place: str) -> float:
     """Minutes of a text such as '90' or '1.5h'; BadInput names `place` if it is no duration."""
     try:
-        return parse_duration(text, "min") / 60
+        return quantities.parse_duration(text, "min") / 60
     except ValueError as error:
         raise BadInput(f"{place}: {error}") from None

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kvscope.api.collecting import runfile
 from kvscope.api.files import files
 from kvscope.api.machine import processes
 from kvscope.api.profiling import capture, profiler
+from kvscope.api.tables import runfile
 
 GPU_DRIVER = Path("/proc/driver/nvidia/version")
 TRACED, TRACED_GPU = ("--trace=nvtx",), ("--trace=cuda,nvtx", "--cuda-graph-trace=node")

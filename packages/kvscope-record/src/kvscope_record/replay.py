@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from kvscope.api.commands import EXIT_DONE, argument, command, path, plan_command
+from kvscope.api.commands import EXIT_DONE, argument, arguments, command, path
 
 
 @command(
@@ -29,5 +29,5 @@ def replay(given: argparse.Namespace) -> int:
     for note in write_study(given.recording, given.write, given.hardware, given.model):
         print(f"kvscope: {note}", file=sys.stderr)
     print(given.write)
-    print("next:", plan_command(given.write.stem, given.write.parent.parent))
+    print("next:", arguments.plan_command(given.write.stem, given.write.parent.parent))
     return EXIT_DONE

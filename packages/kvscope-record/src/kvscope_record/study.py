@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from kvscope.api.composition import Composer, resolve, schema
+from kvscope.api.composition import composition, resolve, schema
 from kvscope.api.errors import BadInput
 from kvscope.api.files import files, reading
 from kvscope.api.models import Model, costs
@@ -158,7 +158,7 @@ def _gpus(facts: Row) -> int:
 
 def _model(recorded: Row, config_dir: Path, name: str | None) -> Model:
     """The description of a name, or the first one of the recorded sizes."""
-    composer = Composer(config_dir)
+    composer = composition.Composer(config_dir)
     if name is not None:
         composer.check_option("model", name, "--model")
         return _described(composer, name)
@@ -173,7 +173,7 @@ def _model(recorded: Row, config_dir: Path, name: str | None) -> Model:
     )
 
 
-def _described(composer: Composer, name: str) -> Model:
+def _described(composer: composition.Composer, name: str) -> Model:
     path = str(composer.path(f"model/{name}.yaml"))
     config = resolve(composer.compose((("model", name),)), lambda _: path)
     return Model.model_validate(config["model"])

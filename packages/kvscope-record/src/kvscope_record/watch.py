@@ -5,7 +5,7 @@ import shutil
 import sys
 import time
 
-from kvscope.api.commands import EXIT_DONE, command, duration, flag, path
+from kvscope.api.commands import EXIT_DONE, arguments, command, flag, path
 from kvscope.api.commands import argument as option
 
 
@@ -13,7 +13,7 @@ from kvscope.api.commands import argument as option
     ("recording", "recording --once"),
     path("recording", "a recording's directory"),
     flag("--once", "print the numbers once"),
-    option("--every", type=duration(), default=1.0, metavar="SECONDS", help="default: 1"),
+    option("--every", type=arguments.duration(), default=1.0, metavar="SECONDS", help="default: 1"),
     order=50,
 )
 def watch(given: argparse.Namespace) -> int:

@@ -7,9 +7,10 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from kvscope.api.commands import SIZE_HELP, argument, command, path, size, whole
+from kvscope.api.commands import argument, arguments, command, path
 from kvscope.api.errors import BadInput
 from kvscope.api.files import files
+from kvscope.api.words import quantities
 from kvscope_rehearsal.node import GIB, Gpus, environment_of, make_node
 
 NODE = ".node"
@@ -26,13 +27,15 @@ OWN = frozenset(("results", NODE))
         "overrides='seed=1,2,3,4'",
     ),
     path("--directory", "of the rehearsal (default: rehearsal)", default=Path("rehearsal")),
-    argument("--gpus", type=whole(1), default=1, help="how many the node has (default: 1)"),
+    argument(
+        "--gpus", type=arguments.whole(1), default=1, help="how many the node has (default: 1)"
+    ),
     argument(
         "--memory-gib",
-        type=size("GiB", GIB),
+        type=arguments.size("GiB", GIB),
         default=80 * GIB,
         metavar="SIZE",
-        help=f"of each GPU, in GiB or {SIZE_HELP} (default: 80)",
+        help=f"of each GPU, in GiB or {quantities.SIZE_HELP} (default: 80)",
     ),
     argument("words", nargs="+", metavar="COMMAND", help="a command and its arguments, after --"),
 )

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from kvscope import plugins
-from kvscope.errors import BadInput
-from kvscope.files import write_text
-from kvscope.plan import documents
-from kvscope.runfile import run_sha256
+from kvscope.api.errors import BadInput
+from kvscope.api.files import files
+from kvscope.api.machine import plugins
+from kvscope.api.settings import documents
+from kvscope.api.tables import runfile
 from kvscope_model.calibration import measured
 from kvscope_model.calibration.fit import (
     Fit,
@@ -158,7 +158,7 @@ def write_predictions(
     """Write prediction.json of the runs that were fitted, and of other measured runs."""
     ends = intervals(calibration.fit.values, calibration.samples)
     model = FittedModel(
-        runs={run_sha256(run): run.resolve().name for run in fitted},
+        runs={runfile.run_sha256(run): run.resolve().name for run in fitted},
         work_s=reference_work_s(fitted),
         constants={
             name: FittedNumber(value=value, low=ends[name][0], high=ends[name][1])
@@ -185,4 +185,4 @@ def write_device(calibration: Calibration, path: Path) -> None:
     heading = (
         "# vLLM's scheduler on a virtual clock, with numbers that `kvscope calibrate` fitted.\n"
     )
-    write_text(path, heading + documents.dump(device))
+    files.write_text(path, heading + documents.dump(device))

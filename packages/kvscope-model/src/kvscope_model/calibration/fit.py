@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares
 
-from kvscope.arraytypes import Floats
-from kvscope.interval import bootstrap_interval
+from kvscope_model.arraytypes import Floats
+from kvscope_model.bootstrap import bootstrap_interval
 from kvscope_model.hardware.hardware import Hardware
 
 Values = Mapping[str, float]

@@ -3,17 +3,15 @@
 import math
 from collections.abc import Mapping
 
-from kvscope.actions import ACTIVATION, RECOMPUTE, SWAP
-from kvscope.analyse.metric import Metric
-from kvscope.analyse.planned import experiment_of
-from kvscope.analyse.records import Records
-from kvscope.interval import bootstrap_interval
-from kvscope.setting_values import ALL_AT_ONCE
+from kvscope.api.runs import Metric, Records, planned
+from kvscope.api.tables import actions
+from kvscope_model.bootstrap import bootstrap_interval
 from kvscope_model.calibration.recosting import Recosting
 from kvscope_model.device import Modeled
 
 # What overflow policies do whose costs the model has.
-ACTIONS = {one.name for one in (RECOMPUTE, SWAP, ACTIVATION)}
+ACTIONS = {actions.RECOMPUTE.name, actions.SWAP.name, "activation"}
+ALL_AT_ONCE = "all_at_once"  # `workload.arrival`
 
 Interval = tuple[float, float]
 
@@ -25,7 +23,7 @@ def modeled_intervals(records: Records, values: Mapping[Metric, float]) -> dict[
     happens in no pass, whatever passes take. Empty if its hardware was not fitted, arrivals decide
     its passes, or the model has no cost of what became of its preempted requests.
     """
-    experiment = experiment_of(records)
+    experiment = planned.experiment_of(records)
     fits = experiment.device.fits if isinstance(experiment.device, Modeled) else ()
     known = experiment.workload.arrival == ALL_AT_ONCE and not records.has_followers
     known &= ACTIONS.issuperset(records.preemptions["policy"].dropna()) and records.jobs.empty

@@ -8,16 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse.checklist import checklist
-from kvscope.analyse.planned import experiment_of
-from kvscope.analyse.records import Records, read_records
-from kvscope.analyse.validity import find_reasons
-from kvscope.copies import DIRECTIONS, KV
-from kvscope.errors import BadInput
-from kvscope.plan.experiment import Experiment, load
-from kvscope.results import Run
-from kvscope.runfile import EXPERIMENT_FILE
-from kvscope.time_sources import MEASURED, REHEARSED, rehearsal_refused
+from kvscope.api.errors import BadInput
+from kvscope.api.experiments import Experiment
+from kvscope.api.runs import RunView, planned, read_records, reasons_of
+from kvscope.api.tables import copies
+from kvscope.api.words import time_sources
 from kvscope_model.calibration.fit import Observation, Parameter, Values
 from kvscope_model.hardware.cost import PassCost, copy_s
 from kvscope_model.hardware.hardware import Hardware
@@ -51,7 +46,7 @@ def observations(directories: Iterable[Path]) -> list[Observation]:
     for directory in directories:
         records = read_records(directory)
         require_measured([directory])
-        experiment = experiment_of(records)
+        experiment = planned.experiment_of(records)
         name = directory.resolve().name
         found += [*_passes(records, experiment, name), *_gaps(records, name)]
         found += _copies(records, experiment, name)
@@ -64,7 +59,8 @@ def require_one_attention(directories: Iterable[Path]) -> None:
     """BadInput if runs were measured with different attention kernels: a fit is of one."""
     used: dict[str, Path] = {}
     for directory in directories:
-        used.setdefault(load(directory / EXPERIMENT_FILE).engine.attention, directory)
+        experiment = planned.experiment_of(read_records(directory))
+        used.setdefault(experiment.engine.attention, directory)
     if len(used) > 1:
         (one, first), (other, second) = list(used.items())[:2]
         raise BadInput(
@@ -77,8 +73,7 @@ def require_one_attention(directories: Iterable[Path]) -> None:
 def doubts(directories: Iterable[Path]) -> Iterator[str]:
     """A line for each run that is not valid: which it is, and the names of the reasons."""
     for directory in dict.fromkeys(directories):
-        records = read_records(directory)
-        if reasons := find_reasons(records, checklist(records)):
+        if reasons := reasons_of(read_records(directory)):
             names = ", ".join(dict.fromkeys(reason.name for reason in reasons))
             yield f"{directory} is not valid ({names}) and is used as it is"
 
@@ -86,10 +81,10 @@ def doubts(directories: Iterable[Path]) -> Iterator[str]:
 def require_measured(directories: Iterable[Path]) -> None:
     """BadInput if a run's times were not measured."""
     for directory in directories:
-        source = Run(directory).time_source
-        if source == REHEARSED:
-            raise rehearsal_refused(directory, "calibrate")
-        if source != MEASURED:
+        source = read_records(directory).time_source
+        if source == time_sources.REHEARSED:
+            raise time_sources.rehearsal_refused(directory, "calibrate")
+        if source != time_sources.MEASURED:
             raise BadInput(f"{directory}: a calibration needs measured times")
 
 
@@ -103,7 +98,7 @@ def parameters(observations: Sequence[Observation]) -> list[Parameter]:
     return found
 
 
-def _passes(records: Records, experiment: Experiment, name: str) -> list[Observation]:
+def _passes(records: RunView, experiment: Experiment, name: str) -> list[Observation]:
     """Each pass with the median of its duration over the repeats, less its copies."""
     steps = records.steps[~records.steps["stalled"].astype(bool)]
     plain = steps[(steps["preempted_requests"] == 0) & (steps["resumed_requests"] == 0)]
@@ -139,7 +134,7 @@ def _pass_s(
     return PassCost(hardware, experiment.model, split_decode=True).rows_s(rows)
 
 
-def _gaps(records: Records, name: str) -> list[Observation]:
+def _gaps(records: RunView, name: str) -> list[Observation]:
     """The median time between two passes, where all requests are there."""
     steps = records.steps.sort_values(["repeat", "step"])
     ends = steps["start_s"] + steps["duration_s"]
@@ -155,15 +150,15 @@ def _between_passes_s(hardware: Hardware, values: Values) -> float:
     return hardware.between_passes_s
 
 
-def _copies(records: Records, experiment: Experiment, name: str) -> list[Observation]:
+def _copies(records: RunView, experiment: Experiment, name: str) -> list[Observation]:
     memory = getattr(experiment.overflow, "host_memory", None)
     if memory is None or getattr(experiment.overflow, "copies", None) != "per_block":
         return []
     pieces = experiment.cache.pieces(experiment.model.layers_apart)
     found = []
-    for direction in DIRECTIONS:
+    for direction in copies.DIRECTIONS:
         rows = records.transfers
-        rows = rows[(rows["kind"] == KV) & (rows["direction"] == direction)]
+        rows = rows[(rows["kind"] == copies.KV) & (rows["direction"] == direction)]
         for _, row in rows.head(MOST_PASSES).iterrows():
             blocks = int(row["bytes"]) // experiment.block_bytes
             predict = partial(

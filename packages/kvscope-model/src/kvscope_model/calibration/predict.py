@@ -5,11 +5,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse.planned import experiment_of
-from kvscope.analyse.records import Records, read_records
-from kvscope.arraytypes import Floats
-from kvscope.errors import BadInput
-from kvscope.plan.experiment import Experiment
+from kvscope.api.errors import BadInput
+from kvscope.api.experiments import Experiment
+from kvscope.api.runs import RunView, planned, read_records
+from kvscope_model.arraytypes import Floats
 from kvscope_model.calibration.measured import require_measured
 from kvscope_model.hardware.cost import PassCost
 from kvscope_model.hardware.hardware import Hardware
@@ -25,7 +24,7 @@ def predicted_passes(hardware: Hardware, directory: Path) -> pd.DataFrame:
     """
     records = read_records(directory)
     require_measured([directory])
-    experiment = experiment_of(records)
+    experiment = planned.experiment_of(records)
     frames = []
     for repeat in records.valid_repeats():
         steps = repeat.steps.sort_values("step")
@@ -36,7 +35,7 @@ def predicted_passes(hardware: Hardware, directory: Path) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def predicted_s(hardware: Hardware, experiment: Experiment, repeat: Records) -> Floats:
+def predicted_s(hardware: Hardware, experiment: Experiment, repeat: RunView) -> Floats:
     """Seconds of each pass of a repeat, with all that is moved before and after it.
 
     What is saved to pageable memory, or by a CPU, ends with its pass.

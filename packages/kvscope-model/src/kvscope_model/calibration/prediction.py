@@ -13,34 +13,32 @@ import numpy as np
 import pandas as pd
 from pydantic import Field, ValidationError
 
-from kvscope.accounts import StaleResult
-from kvscope.errors import BadInput
-from kvscope.files import read_json, write_json
-from kvscope.layout import tables_directory
-from kvscope.passes import PASS_PHASES
-from kvscope.runfile import RUN_FILE, read_record, run_sha256
-from kvscope.runschema import Real, Record, Whole, damage
+from kvscope.api.errors import BadInput
+from kvscope.api.files import files, layout
+from kvscope.api.settings import runschema
+from kvscope.api.tables import passes as phases
+from kvscope.api.tables import runfile
 
 FILE = "prediction.json"
 VERSION = 1
 MOST_POINTS = 40  # passes of each phase of a run whose times are kept for a chart
 
-Seconds = Annotated[Real, Field(gt=0)]
-Share = Annotated[Real, Field(ge=0)]
+Seconds = Annotated[runschema.Real, Field(gt=0)]
+Share = Annotated[runschema.Real, Field(ge=0)]
 Name = Annotated[str, Field(pattern=r"^[^/]+$")]  # of a directory
-Phase = Annotated[str, Field(pattern=f"^({'|'.join(PASS_PHASES)})$")]
+Phase = Annotated[str, Field(pattern=f"^({'|'.join(phases.PASS_PHASES)})$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class FittedNumber(Record):
+class FittedNumber(runschema.Record):
     """A fitted number, in the interval of 95 % of the fits to bootstrap samples."""
 
-    value: Real
-    low: Real
-    high: Real
+    value: runschema.Real
+    low: runschema.Real
+    high: runschema.Real
 
 
-class FittedModel(Record):
+class FittedModel(runschema.Record):
     """The fitted numbers, and the runs that they are fitted to.
 
     `runs` has the names of the runs' directories by the SHA-256 of their run.json; `work_s` is what
@@ -50,10 +48,10 @@ class FittedModel(Record):
     runs: Annotated[dict[Sha256, Name], Field(min_length=1)]
     work_s: Seconds | None = None
     constants: Annotated[dict[str, FittedNumber], Field(min_length=1)]
-    samples: Whole
+    samples: runschema.Whole
 
 
-class PhaseErrors(Record):
+class PhaseErrors(runschema.Record):
     """Passes of one phase: their sums and the median error of a pass, as a share of its duration.
 
     `left_out` is the median error by a fit without this run; null for a run that the model was not
@@ -61,7 +59,7 @@ class PhaseErrors(Record):
     some of the passes.
     """
 
-    passes: Annotated[Whole, Field(gt=0)]
+    passes: Annotated[runschema.Whole, Field(gt=0)]
     measured_s: Seconds
     predicted_s: Seconds
     median_error: Share
@@ -69,7 +67,7 @@ class PhaseErrors(Record):
     points: list[tuple[Seconds, Seconds]]
 
 
-class Prediction(Record):
+class Prediction(runschema.Record):
     """The passes of a run, of all valid repeats, beside those that the model predicts.
 
     `fitted`: the run is one of those that the model was fitted to. `work_s` is what the reference
@@ -79,7 +77,7 @@ class Prediction(Record):
     schema_version: Annotated[Literal[1], Field(alias="schema")]
     run_sha256: Sha256
     fitted: bool
-    passes: Annotated[Whole, Field(gt=0)]
+    passes: Annotated[runschema.Whole, Field(gt=0)]
     measured_s: Seconds
     predicted_s: Seconds
     median_error: Share
@@ -106,7 +104,7 @@ def write_prediction(
     `passes` has `phase`, `measured_s` and `predicted_s` of each pass; `left_out` the median error
     of a phase by a fit without this run, if there is one.
     """
-    sha256 = run_sha256(run)
+    sha256 = runfile.run_sha256(run)
     prediction = Prediction.model_validate(
         {
             "schema": VERSION,
@@ -115,20 +113,20 @@ def write_prediction(
             **_errors(passes),
             "phases": {
                 phase: _errors(own) | {"left_out": left_out.get(phase), "points": _points(own)}
-                for phase in PASS_PHASES
+                for phase in phases.PASS_PHASES
                 if len(own := passes[passes["phase"] == phase])
             },
             "model": model,
             "work_s": reference_work_s([run]),
         }
     )
-    write_json(tables_directory(run) / FILE, prediction.model_dump(by_alias=True))
+    files.write_json(layout.tables_directory(run) / FILE, prediction.model_dump(by_alias=True))
     return prediction
 
 
 def reference_work_s(runs: Iterable[Path]) -> float | None:
     """Median of what the reference work took around the repeats of some runs; None if unknown."""
-    repeats = (repeat for run in runs for repeat in read_record(run).disturbance)
+    repeats = (repeat for run in runs for repeat in runfile.read_record(run).disturbance)
     found = [repeat.work_s for repeat in repeats if repeat.work_s]
     return median(found) if found else None
 
@@ -152,23 +150,23 @@ def _points(passes: pd.DataFrame) -> list[tuple[float, float]]:
 def read_prediction(run: Path) -> Prediction | None:
     """The prediction of a run's passes; None if there is none.
 
-    BadInput if the file is damaged; StaleResult if the run, or one that the model was fitted to and
+    BadInput if the file is damaged; BadInput if the run, or one that the model was fitted to and
     that lies beside it, was measured again since.
     """
-    path = tables_directory(run) / FILE
+    path = layout.tables_directory(run) / FILE
     if not path.exists():
         return None
     remedy = "make it again with `kvscope calibrate`"
     try:
-        found = Prediction.model_validate(read_json(path))
+        found = Prediction.model_validate(files.read_json(path))
     except ValidationError as error:
-        raise BadInput(f"{path}: {damage(error)}; {remedy}") from None
+        raise BadInput(f"{path}: {runschema.damage(error)}; {remedy}") from None
     of = {**found.model.runs, found.run_sha256: run.resolve().name}
     for name in dict.fromkeys(of.values()):
         measured = run.resolve().parent / name
-        if (measured / RUN_FILE).is_file() and run_sha256(measured) not in of:
-            raise StaleResult(
-                f"{path} was made from another measurement than {measured / RUN_FILE} holds now; "
-                f"{remedy}"
+        if (measured / runfile.RUN_FILE).is_file() and runfile.run_sha256(measured) not in of:
+            raise BadInput(
+                f"{path} was made from another measurement than "
+                f"{measured / runfile.RUN_FILE} holds now; {remedy}"
             )
     return found

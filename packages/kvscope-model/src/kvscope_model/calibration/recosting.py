@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse.pass_durations import PassDurations
-from kvscope.analyse.records import Records
-from kvscope.arraytypes import Floats
-from kvscope.plan.experiment import Experiment
+from kvscope.api.experiments import Experiment
+from kvscope.api.runs import Records, pass_durations
+from kvscope_model.arraytypes import Floats
 from kvscope_model.device import Modeled
 from kvscope_model.hardware.hardware import Hardware
 from kvscope_model.hardware.overflow_cost import OverflowCost
@@ -45,7 +44,7 @@ class Recosting:
         self._preempted_at = np.searchsorted(numbers, records.preemptions["step"])
         self._moves = Moves.recorded(records, self._cost(device.numbers))
         self._loads = loads_of(self._steps, records.batch)
-        self._pass_durations = PassDurations.of(self._steps, records.batch)
+        self._pass_durations = pass_durations.PassDurations.of(self._steps, records.batch)
 
     def _cost(self, hardware: Hardware) -> OverflowCost:
         return self._device.cost(hardware, self._experiment)

@@ -11,19 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvscope.commands.command import (
-    CONFIG_DIR,
-    argument,
-    command,
-    flag,
-    path,
-    positive,
-    size,
-    whole,
-)
-from kvscope.errors import EXIT_DONE, BadInput
-from kvscope.files import write_text
-from kvscope.quantities import SIZE_HELP
+from kvscope.api.commands import EXIT_DONE, argument, arguments, command, flag, path
+from kvscope.api.errors import BadInput
+from kvscope.api.files import files
+from kvscope.api.words import quantities
 
 if TYPE_CHECKING:
     from kvscope_model.report.kv_bytes import Losses
@@ -60,14 +51,14 @@ ENVIRONMENT = {
     ),
     argument(
         "--memory",
-        type=size(),
+        type=arguments.size(),
         default=40 * 2**30,
         metavar="SIZE",
-        help=f"of the KV cache, {SIZE_HELP}, or bytes (default: 40GiB)",
+        help=f"of the KV cache, {quantities.SIZE_HELP}, or bytes (default: 40GiB)",
     ),
     argument(
         "--tokens",
-        type=whole(1),
+        type=arguments.whole(1),
         nargs="+",
         default=list(LENGTHS),
         metavar="N",
@@ -76,7 +67,7 @@ ENVIRONMENT = {
     argument("--hardware", default="a100-80gb", help="that recomputes (default: a100-80gb)"),
     argument(
         "--links",
-        type=positive("GB/s", below=1e6),
+        type=arguments.positive("GB/s", below=1e6),
         nargs="+",
         default=list(LINKS),
         metavar="GB/S",
@@ -85,7 +76,7 @@ ENVIRONMENT = {
     ),
     flag("--json", "print JSON"),
     path("--picture", "write a picture, as FILE.svg", metavar="FILE"),
-    CONFIG_DIR,
+    arguments.CONFIG_DIR,
     order=180,
 )
 def bytes_(given: argparse.Namespace) -> int:
@@ -101,12 +92,12 @@ def bytes_(given: argparse.Namespace) -> int:
     losses = _losses(given)
     print(json.dumps(losses.as_json(), indent=2) if given.json else "\n".join(losses.lines()))
     if given.picture:
-        write_text(given.picture, losses.picture())
+        files.write_text(given.picture, losses.picture())
     return EXIT_DONE
 
 
 def _losses(given: argparse.Namespace) -> "Losses":
-    from kvscope.run.requirements import require_vllm
+    from kvscope.api.running import require_vllm
     from kvscope_model.hardware import hardware
     from kvscope_model.report.kv_bytes import Losses, lengths
 
@@ -117,11 +108,11 @@ def _losses(given: argparse.Namespace) -> "Losses":
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
     with _model_directory(given) as (name, own, directory):
         print(f"{name}: vLLM plans its KV cache", file=sys.stderr)
-        from kvscope.engine.vllm.kv_planning import plan
+        from kvscope.api.vllm import kv_planning
 
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         wanted = lengths(given.tokens, _longest(config))
-        found = plan(directory, name, given.memory, wanted, [*own, *arguments])
+        found = kv_planning.plan(directory, name, given.memory, wanted, [*own, *arguments])
     return Losses(found, given.tokens, given.hardware, known, given.links)
 
 
@@ -157,9 +148,9 @@ def _model(given: argparse.Namespace) -> tuple[str, list[str], str]:
     """
     from pydantic import ValidationError
 
-    from kvscope.plan.complaints import validation_message
-    from kvscope.plan.composition import Composer, groups
-    from kvscope.plan.models import Model
+    from kvscope.api.composition import composition
+    from kvscope.api.models import Model
+    from kvscope.api.settings import complaints
 
     found = Path(given.model)
     if found.is_dir():
@@ -167,18 +158,18 @@ def _model(given: argparse.Namespace) -> tuple[str, list[str], str]:
     if found.is_file():
         name = found.parent.resolve().name if found.name == "config.json" else found.stem
         return name, [], _read(found)
-    known = groups(given.config_dir)["model"]
+    known = composition.groups(given.config_dir)["model"]
     if given.model not in known:
         raise BadInput(
             f"{given.model!r:.200} is no directory with a config.json, no such file, and no model "
             f"of {given.config_dir}/model: {', '.join(known)}"
         )
-    chosen = Composer(given.config_dir).compose((("model", given.model),))["model"]
+    chosen = composition.Composer(given.config_dir).compose((("model", given.model),))["model"]
     file = f"{given.config_dir}/model/{given.model}.yaml"
     try:
         model = Model.model_validate(chosen)
     except ValidationError as error:
-        raise validation_message(Model, error, lambda _: file, chosen) from None
+        raise complaints.validation_message(Model, error, lambda _: file, chosen) from None
     return given.model, [f"--dtype={model.dtype}"], json.dumps(model.hf_config())
 
 

@@ -5,9 +5,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvscope.commands.command import RESULTS_DIR, argument, command, flag, path, whole
-from kvscope.errors import EXIT_DONE, BadInput
-from kvscope.layout import STUDIES, experiment_directory
+from kvscope.api.commands import EXIT_DONE, argument, arguments, command, flag, path
+from kvscope.api.errors import BadInput
+from kvscope.api.files import layout
 
 
 @command(
@@ -23,7 +23,7 @@ from kvscope.layout import STUDIES, experiment_directory
         metavar="STUDY | DIR",
         help="planned studies, of which the complete runs are taken, or measured runs' directories",
     ),
-    RESULTS_DIR,
+    arguments.RESULTS_DIR,
     flag("--published", "fit the published times of an installed package"),
     path(
         "--out",
@@ -38,7 +38,11 @@ from kvscope.layout import STUDIES, experiment_directory
         help="other measured runs of this device, whose passes are predicted",
     ),
     argument(
-        "--samples", type=whole(1), default=20, metavar="N", help="of the bootstrap (default: 20)"
+        "--samples",
+        type=arguments.whole(1),
+        default=20,
+        metavar="N",
+        help="of the bootstrap (default: 20)",
     ),
     order=120,
 )
@@ -92,9 +96,9 @@ def _measured_runs(words: Sequence[str], results: Path) -> list[Path]:
     A word with a slash in it is a directory, also where a study has the same name. BadInput names a
     word that is neither, and a study without a complete run.
     """
-    from kvscope.results import studies
-
-    planned = studies(results)
+    planned = sorted(
+        path.parent.name for path in results.glob(f"{layout.STUDIES}/*/{layout.MANIFEST}")
+    )
     found: list[Path] = []
     for word in words:
         if "/" not in word and word in planned:
@@ -104,19 +108,19 @@ def _measured_runs(words: Sequence[str], results: Path) -> list[Path]:
         else:
             raise BadInput(
                 f"calibrate: '{word}' is neither a planned study ({', '.join(planned) or 'none'} "
-                f"in {results / STUDIES}) nor a run's directory"
+                f"in {results / layout.STUDIES}) nor a run's directory"
             )
     return list(dict.fromkeys(found))
 
 
 def _complete_runs(study: str, results: Path) -> list[Path]:
     """The complete runs of a planned study; how many are left out is printed."""
-    from kvscope.plan import manifest
-    from kvscope.runfile import is_complete
+    from kvscope.api.plan import manifest
+    from kvscope.api.tables import runfile
 
     ids = [entry["id"] for entry in manifest.read(study, results)["experiments"]]
-    runs = {id_: experiment_directory(results, id_) for id_ in ids}
-    complete = [run for id_, run in runs.items() if is_complete(run, id_)]
+    runs = {id_: layout.experiment_directory(results, id_) for id_ in ids}
+    complete = [run for id_, run in runs.items() if runfile.is_complete(run, id_)]
     if not complete:
         raise BadInput(f"calibrate: no experiment of {study} is complete; run the study first")
     if left_out := len(runs) - len(complete):

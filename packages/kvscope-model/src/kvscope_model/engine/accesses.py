@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvscope.arraytypes import Int64s
-from kvscope.engine.attention.flush import Column
-from kvscope.events import K_READ, K_WRITE, RECORD, RECORD_ALL_HEADS
+from kvscope.api.tables import kv_events
+from kvscope.api.tracing import flush
+from kvscope_model.arraytypes import Int64s
 
 TILE_TOKENS = 128  # queries of a thread block of FlashAttention, and of the chunked-prefill kernel
 K_AND_V = 2
@@ -33,7 +33,7 @@ class Accesses(NamedTuple):
     `counts` has the events of each multiprocessor; starts count from the kernel's, in ns.
     """
 
-    events: Column  # events.RECORD
+    events: flush.Column  # events.RECORD
     counts: Int64s
 
 
@@ -52,9 +52,9 @@ def writes(rows: Sequence[Row], block_size: int, workers: int, duration_ns: int)
     item = np.repeat(order, K_AND_V)
     is_value = np.tile(np.arange(K_AND_V), len(items))
     number, position, block, offset, tokens = pieces[item].T
-    events = np.zeros(len(item), RECORD)
-    events["kind"], events["row"] = K_WRITE + is_value, number
-    events["kv_head"] = RECORD_ALL_HEADS
+    events = np.zeros(len(item), kv_events.RECORD)
+    events["kind"], events["row"] = kv_events.K_WRITE + is_value, number
+    events["kv_head"] = kv_events.RECORD_ALL_HEADS
     events["block"], events["block_position"] = block, position
     events["offset_tokens"], events["tokens"] = offset, tokens
     _set_times(events, np.repeat(begin, K_AND_V) + is_value, most, duration_ns)
@@ -85,8 +85,12 @@ def reads(
     number = tiles[tile, 0]
     first = np.cumsum([0, *(len(row.blocks) for row in rows)])
     table = np.concatenate([np.asarray(row.blocks, np.int64) for row in rows])
-    events = np.zeros(len(of), RECORD)
-    events["kind"], events["row"], events["kv_head"] = K_READ + is_value, number, item[of] % heads
+    events = np.zeros(len(of), kv_events.RECORD)
+    events["kind"], events["row"], events["kv_head"] = (
+        kv_events.K_READ + is_value,
+        number,
+        item[of] % heads,
+    )
     events["block"], events["block_position"] = table[first[number] + position], position
     events["tokens"] = np.minimum(block_size, tiles[tile, 1] - position * block_size)
     _set_times(events, begin[of] + place, most, duration_ns)
@@ -123,7 +127,7 @@ def _in_turn(work: Int64s, workers: int) -> tuple[Int64s, Int64s, int]:
     return order, begin, int((begin + work[order]).max(initial=1))
 
 
-def _set_times(events: Column, begin: Int64s, most: int, duration_ns: int) -> None:
+def _set_times(events: flush.Column, begin: Int64s, most: int, duration_ns: int) -> None:
     """Start and duration of events, each one of `most` equal parts of the kernel's time."""
     start = begin * duration_ns // most
     events["start_ticks"] = start

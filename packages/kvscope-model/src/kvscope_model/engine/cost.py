@@ -1,12 +1,18 @@
 """Seconds of an experiment's passes and copies on modeled hardware (`virtual.costs.Costs`)."""
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
-from kvscope.engine.vllm.connectors.copies import contiguous_runs
-from kvscope.plan.experiment import Experiment
-from kvscope.rebuilds import rebuild_parts
+from kvscope.api.experiments import Experiment
+from kvscope.api.tables import rebuilds
 from kvscope_model.device import Modeled
 from kvscope_model.hardware.cost import LayerCost
+
+
+def stretches(blocks: Sequence[int]) -> int:
+    """How many there are of consecutive blocks."""
+    apart = sum(after != before + 1 for before, after in pairwise(blocks))
+    return apart + 1 if blocks else 0
 
 
 class Cost:
@@ -38,8 +44,7 @@ class Cost:
 
     def copy_s(self, host_blocks: Sequence[int], direction: str) -> tuple[float, float]:
         """Seconds to copy to or from these blocks of the host pool: on the device, and issued."""
-        runs = sum(1 for _ in contiguous_runs(host_blocks))
-        return self._overflow.swap_s(len(host_blocks), runs, direction)
+        return self._overflow.swap_s(len(host_blocks), stretches(host_blocks), direction)
 
     @property
     def host_copies(self) -> bool:
@@ -53,10 +58,9 @@ class Cost:
     def rebuild_s(self, tokens: int, host_blocks: Sequence[int]) -> tuple[float, float]:
         """Seconds to fetch activations from these host blocks, and to rebuild K and V of them."""
         fetch_s = 0.0
-        for first, last in rebuild_parts(tokens, self._overflow.block_size):
+        for first, last in rebuilds.rebuild_parts(tokens, self._overflow.block_size):
             part = host_blocks[first:last]
-            runs = sum(1 for _ in contiguous_runs(part))
-            fetch_s += self._overflow.fetch_s(len(part), runs)[0]
+            fetch_s += self._overflow.fetch_s(len(part), stretches(part))[0]
         return fetch_s, self._overflow.rebuild_s(tokens)
 
     def save_s(self, tokens: int, runs: int) -> tuple[float, float]:

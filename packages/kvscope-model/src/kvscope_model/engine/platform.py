@@ -2,13 +2,11 @@
 
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kvscope.engine.devices.virtual.platform import VirtualPlatform
+from kvscope.api.engines import VirtualPlatform
 
 if TYPE_CHECKING:
-    from kvscope.engine.current import CurrentRecording
-    from kvscope.engine.vllm.scheduler import PolicyScheduler
     from kvscope_model.engine.cost import Cost
     from kvscope_model.engine.tracer import ModeledTracer
 
@@ -32,7 +30,7 @@ class ModeledPlatform(VirtualPlatform):
         self.listener = ModeledTracer(self.experiment, self.clock, self.costs)
         return self.listener
 
-    def observe(self, scheduler: "PolicyScheduler", recorder: "CurrentRecording") -> None:
+    def observe(self, scheduler: Any, recorder: Any) -> None:
         """Layers have times of their own where they are traced."""
         super().observe(scheduler, recorder)
         if self.listener is not None:

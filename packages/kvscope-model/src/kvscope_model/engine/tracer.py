@@ -6,12 +6,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from kvscope.engine.attention.clock import ClockSample, TickClock
-from kvscope.engine.attention.flush import Launch
-from kvscope.engine.attention.tracer import TracedPass, Tracer
-from kvscope.engine.devices.virtual.clock import VirtualClock
-from kvscope.events import ATTENTION, VIRTUAL_CLOCK, WRITE
-from kvscope.plan.experiment import Experiment
+from kvscope.api.engines import VirtualClock
+from kvscope.api.experiments import Experiment
+from kvscope.api.tables import kv_events
+from kvscope.api.tracing import clock as ticks
+from kvscope.api.tracing import flush, tracer
 from kvscope_model.engine.accesses import TILE_TOKENS, Accesses, Row, reads, writes
 from kvscope_model.engine.cost import Cost
 from kvscope_model.hardware.cost import LayerCost
@@ -19,10 +18,10 @@ from kvscope_model.hardware.cost import LayerCost
 NANOSECONDS = 1e9  # a second
 
 
-class VirtualTicks(TickClock):
+class VirtualTicks(ticks.TickClock):
     """The virtual clock, whose ticks are nanoseconds."""
 
-    name: ClassVar[str] = VIRTUAL_CLOCK
+    name: ClassVar[str] = kv_events.VIRTUAL_CLOCK
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
@@ -35,9 +34,9 @@ class VirtualTicks(TickClock):
         """The step between readings: one tick."""
         return ns_per_tick
 
-    def sample(self) -> ClockSample:
+    def sample(self) -> ticks.ClockSample:
         """It is the host's clock as well."""
-        return ClockSample(self.read(), self.read(), 0)
+        return ticks.ClockSample(self.read(), self.read(), 0)
 
 
 class ForwardPass(NamedTuple):
@@ -52,7 +51,7 @@ class ForwardPass(NamedTuple):
         return self.start_ns + round(layer * self.layer.seconds * NANOSECONDS)
 
 
-class ModeledTracer(Tracer):
+class ModeledTracer(tracer.Tracer):
     """The tracing of one modeled engine.
 
     Block ids are those that vLLM gives its worker, not those of the scheduler's records: oracles
@@ -80,14 +79,14 @@ class ModeledTracer(Tracer):
         rows = [Row(count, contexts[name], [*blocks[name]]) for name, count in tokens.items()]
         layer = self._cost.layer_cost((row.tokens, row.context) for row in rows)
         forward = ForwardPass(start_ns, rows, layer)
-        self._pass = TracedPass(self._step, [forward])
+        self._pass = tracer.TracedPass(self._step, [forward])
         times = self.layer_times()
         for number in range(self._model.layers):
             times.extend(
                 (self._step, number, forward.layer_ns(number), forward.layer_ns(number + 1))
             )
 
-    def launches(self, traced: TracedPass) -> list[Launch]:
+    def launches(self, traced: tracer.TracedPass) -> list[flush.Launch]:
         """Of each traced layer the kernel that writes and that of attention."""
         (forward,) = traced.launches
         made = self._kernels(forward)
@@ -112,12 +111,14 @@ class ModeledTracer(Tracer):
         wrote = writes(rows, size, workers, written - begin)
         read = reads(rows, size, model.kv_heads, self.head_stride, workers, attended - written)
         return [
-            (WRITE, begin, written - begin, wrote),
-            (ATTENTION, written, attended - written, read),
+            (kv_events.WRITE, begin, written - begin, wrote),
+            (kv_events.ATTENTION, written, attended - written, read),
         ]
 
 
-def _launch(kernel: str, layer: int, start_ns: int, duration_ns: int, accesses: Accesses) -> Launch:
+def _launch(
+    kernel: str, layer: int, start_ns: int, duration_ns: int, accesses: Accesses
+) -> flush.Launch:
     """A kernel of one layer, with a segment for each multiprocessor."""
     events = accesses.events.copy()
     events["layer"] = layer
@@ -126,4 +127,4 @@ def _launch(kernel: str, layer: int, start_ns: int, duration_ns: int, accesses: 
         "events": accesses.counts,
         "dropped": np.zeros_like(accesses.counts),
     }
-    return Launch(kernel, layer, start_ns, start_ns + duration_ns, segments, events)
+    return flush.Launch(kernel, layer, start_ns, start_ns + duration_ns, segments, events)

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from kvscope.arraytypes import Floats, Int64s
-from kvscope.plan.models import Model
+from kvscope.api.models import Model
+from kvscope_model.arraytypes import Floats, Int64s
 from kvscope_model.hardware.hardware import Hardware
 
 # Output tiles of cuBLAS as it may choose them: tokens, outputs, and how much slower than the

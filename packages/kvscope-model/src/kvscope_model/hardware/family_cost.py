@@ -18,7 +18,7 @@ Each token is multiplied with `weights_per_token`; experts that no token takes a
 
 from collections.abc import Callable, Sequence
 
-from kvscope.plan.models import KvLayers
+from kvscope.api.models import KvLayers
 from kvscope_model.hardware.cost import CORNER, Chunk, PassCost, Value, paid_elements
 
 

@@ -7,18 +7,15 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from kvscope.errors import BadInput
-from kvscope.files import sha256_of
-from kvscope.interval import bootstrap_interval
-from kvscope.plan import documents
-from kvscope.plan.complaints import suggestion
-from kvscope.plan.fields import Count, Part, Real
-from kvscope.runschema import first_fault
+from kvscope.api.errors import BadInput
+from kvscope.api.files import files
+from kvscope.api.settings import Part, complaints, documents, fields, runschema
+from kvscope_model.bootstrap import bootstrap_interval
 from kvscope_model.hardware.files import DIRECTORY, names
 
-Rate = Annotated[Real, Field(gt=0)]
-Cost = Annotated[Real, Field(ge=0)]
-Share = Annotated[Real, Field(gt=0, le=1)]
+Rate = Annotated[fields.Real, Field(gt=0)]
+Cost = Annotated[fields.Real, Field(ge=0)]
+Share = Annotated[fields.Real, Field(gt=0, le=1)]
 
 
 class Hardware(Part):
@@ -30,10 +27,10 @@ class Hardware(Part):
 
     title: str
     sources: dict[str, str]
-    bootstrap: list[dict[str, Real]] = Field(default_factory=list)
+    bootstrap: list[dict[str, fields.Real]] = Field(default_factory=list)
 
     # What the vendor states.
-    multiprocessors: Count
+    multiprocessors: fields.Count
     memory_bytes: Rate
     peak_flops_per_s: Rate  # dense, 16-bit operands, tensor cores
     memory_bytes_per_s: Rate
@@ -56,7 +53,7 @@ class Hardware(Part):
 
     # Copies between the GPU and the host, each `copy_s` and its bytes.
     copy_issue_s: Cost  # the host's call
-    copy_queue: Count  # copies that a stream takes ahead
+    copy_queue: fields.Count  # copies that a stream takes ahead
     pinned_copy_s: Cost
     pinned_out_bytes_per_s: Rate
     pinned_in_bytes_per_s: Rate
@@ -79,8 +76,8 @@ def data_file(name: str) -> Path:
     known = names()
     if name not in known:
         raise BadInput(
-            f"device.hardware is {name!r:.60}{suggestion(name, known)} but must be one of "
-            f"{', '.join(known)}"
+            f"device.hardware is {name!r:.60}{complaints.suggestion(name, known)} but must be one "
+            f"of {', '.join(known)}"
         )
     return DIRECTORY / f"{name}.yaml"
 
@@ -88,7 +85,7 @@ def data_file(name: str) -> Path:
 @cache
 def sha256(name: str) -> str:
     """SHA-256 of the data file of a name; BadInput if there is none."""
-    return sha256_of(data_file(name))
+    return files.sha256_of(data_file(name))
 
 
 @cache
@@ -118,4 +115,4 @@ def load(path: Path) -> Hardware:
     try:
         return Hardware.model_validate(values | {"sources": sources})
     except ValidationError as error:
-        raise BadInput(f"{path}: {': '.join(first_fault(error))}") from None
+        raise BadInput(f"{path}: {': '.join(runschema.first_fault(error))}") from None

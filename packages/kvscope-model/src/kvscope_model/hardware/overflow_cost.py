@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from kvscope.rebuilds import rebuild_parts
+from kvscope.api.tables import rebuilds
 from kvscope_model.hardware.cost import PassCost, copies_in, copy_s
 
 if TYPE_CHECKING:
-    from kvscope.plan.parts import Conditions
+    from kvscope.api.settings import Conditions
 
 # Of the some ten kernels of a layer, those that rebuild K and V: one copy, the product, the rotary
 # embedding, the write to the cache.
@@ -116,7 +116,7 @@ class OverflowCost:
         model, hardware, total_s = self.model, self.hardware, 0.0
         width = model.number_bytes
         outputs = model.head_size * (model.attention_heads + 2 * model.kv_heads)
-        for first, last in rebuild_parts(tokens):
+        for first, last in rebuilds.rebuild_parts(tokens):
             count = last - first
             product_s = self.passes.gemm_s(count, outputs, model.hidden_size)
             busy_s = product_s + self._touch_s(2 * count * width * (model.hidden_size + outputs))

@@ -7,12 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.kv_bytes import HeldBlocks, KvPlan
-from kvscope.kv_plan import KvGroup
-from kvscope.machine import installed_vllm
-from kvscope.quantities import short_duration
-from kvscope.report import render, theme
-from kvscope.report.figures.figure import Drawing, Spec, View, colours, number, text
+from kvscope.api.figures import Drawing, Spec, View, charts, theme
+from kvscope.api.machine import installed_vllm
+from kvscope.api.models import kv_bytes
+from kvscope.api.pages import render
+from kvscope.api.tables import kv_plan
+from kvscope.api.words import quantities
 from kvscope_model.hardware.hardware import Hardware
 
 SHORTEST = 256  # tokens: from this length on, doubled, recompute and swap are compared
@@ -37,7 +37,7 @@ class Losses:
     `links` are in GB/s, each way. The hardware computes tokens again.
     """
 
-    plan: KvPlan
+    plan: kv_bytes.KvPlan
     asked: Sequence[int]
     hardware_name: str
     hardware: Hardware
@@ -49,7 +49,7 @@ class Losses:
         found = installed_vllm()
         return found[1] if found else "of an unknown version"
 
-    def held(self, tokens: int) -> HeldBlocks | None:
+    def held(self, tokens: int) -> kv_bytes.HeldBlocks | None:
         """What a request of so many tokens holds; None if it cannot run."""
         return next((one for one in self.plan.held if one and one.tokens == tokens), None)
 
@@ -63,7 +63,7 @@ class Losses:
         rates = self.hardware.gemm_flops_per_s, self.hardware.attention_flops_per_s
         return products / rates[0] + attention / rates[1]
 
-    def swap_s(self, held: HeldBlocks, link: float) -> float:
+    def swap_s(self, held: kv_bytes.HeldBlocks, link: float) -> float:
         """Seconds to copy the contents out and back, one after the other."""
         return self.plan.swap_bytes(held) / (link * 1e9)
 
@@ -164,9 +164,14 @@ class Losses:
         yield row("to swap", lambda one: bytes_words(one["swap_bytes"]))
         for link in self.links:
             name = f"{link:g}"
-            yield row(f"  at {name} GB/s", lambda one, own=name: short_duration(one["swap_s"][own]))
+            yield row(
+                f"  at {name} GB/s",
+                lambda one, own=name: quantities.short_duration(one["swap_s"][own]),
+            )
         yield row("to recompute", lambda one: f"{one['recompute_flops'] / 1e12:,.3g} TFLOP")
-        yield row(f"  on {self.hardware_name}", lambda one: short_duration(one["recompute_s"]))
+        yield row(
+            f"  on {self.hardware_name}", lambda one: quantities.short_duration(one["recompute_s"])
+        )
 
     def picture(self) -> str:
         """An SVG: the bytes of a block of each group, and those of requests of each length."""
@@ -194,16 +199,16 @@ def _parts(own: dict[str, str], sizes: Sequence[int], unit: float) -> list[dict[
 
 
 def _picture() -> Spec:
-    colour = text("part", scale=colours(PARTS, HUES))
+    colour = charts.text("part", scale=charts.colours(PARTS, HUES))
     bars = {"mark": {"type": "bar", "height": {"band": 0.7}}, "width": 250, "height": {"step": 26}}
     blocks = bars | {
         "data": {"name": "blocks"},
         "title": {"text": "A block of each KV group"},
         "encoding": {
-            "y": text("group", sort=None, title=None),
-            "x": number("size", title="kB", axis={"tickCount": 4, "labelOverlap": "greedy"}),
+            "y": charts.text("group", sort=None, title=None),
+            "x": charts.number("size", title="kB", axis={"tickCount": 4, "labelOverlap": "greedy"}),
             "color": colour,
-            "order": number("order"),
+            "order": charts.number("order"),
         },
     }
     requests = {
@@ -213,10 +218,10 @@ def _picture() -> Spec:
         "height": 200,
         "title": {"text": "A token of a request, by its length"},
         "encoding": {
-            "x": text("tokens", sort=None, title="tokens of the request"),
-            "y": number("size", title="kB a token"),
+            "x": charts.text("tokens", sort=None, title="tokens of the request"),
+            "y": charts.number("size", title="kB a token"),
             "color": colour,
-            "order": number("order"),
+            "order": charts.number("order"),
         },
     }
     # Names at the left are wider in the font of some viewers than in the one that is measured here.
@@ -226,7 +231,7 @@ def _picture() -> Spec:
     }
 
 
-def merged(groups: Sequence[KvGroup]) -> list[tuple[KvGroup, int]]:
+def merged(groups: Sequence[kv_plan.KvGroup]) -> list[tuple[kv_plan.KvGroup, int]]:
     """Each run of equal groups: the group, and the number of them."""
     return [(group, len([*same])) for group, same in groupby(groups)]
 

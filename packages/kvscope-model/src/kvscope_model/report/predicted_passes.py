@@ -6,26 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.passes import DECODE, MIXED, PASS_PHASES, PREFILL
-from kvscope.plan.figures import Axes
-from kvscope.report import theme
-from kvscope.report.data import StudyData
-from kvscope.report.figures.figure import (
-    NUMBER,
-    PICKED,
-    Body,
-    Drawing,
-    Figure,
-    Spec,
-    View,
-    colours,
-    grid,
-    heading,
-    number,
-    plot_width,
-    text,
-)
-from kvscope.report.words import percent
+from kvscope.api.figures import Axes, Drawing, Figure, Spec, View, charts, theme
+from kvscope.api.sections import StudyData
+from kvscope.api.tables import passes as phases
+from kvscope.api.wording import wording
 from kvscope_model.calibration.prediction import MOST_POINTS
 from kvscope_model.report.predictions import Predictions, read_predictions
 
@@ -33,7 +17,7 @@ TEMPLATE = Path(__file__).parent / "predictions.html.j2"
 HEIGHT, LABEL_PX = 300, 64
 MOST = 0.95  # of the passes are between the dashed lines
 TIMES = ("measured", "predicted")
-HUES = {PREFILL: theme.PREFILL, DECODE: theme.DECODE, MIXED: theme.RUNNING}
+HUES = {phases.PREFILL: theme.PREFILL, phases.DECODE: theme.DECODE, phases.MIXED: theme.RUNNING}
 
 
 def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
@@ -44,15 +28,15 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     times = points[["measured_ms", "predicted_ms"]]
     ends = [times.min().min(), times.max().max()]
     data: dict[str, pd.DataFrame] = {}
-    names = [phase for phase in PASS_PHASES if (points["phase"] == phase).any()]
+    names = [phase for phase in phases.PASS_PHASES if (points["phase"] == phase).any()]
     plots = dict(iter(points.groupby("title", sort=False)))
-    width = plot_width(min(2, len(plots)), LABEL_PX)
+    width = charts.plot_width(min(2, len(plots)), LABEL_PX)
     cells: list[Spec] = []
     for title, own in plots.items():
         name, lines = f"cell{len(cells)}", f"lines{len(cells)}"
         data |= {name: own, lines: _lines(own, ends)}
         cells.append(_cell(name, lines, str(title), names, width))
-    return Drawing((View(grid(cells, 2, "phase"), data),), label_px=LABEL_PX)
+    return Drawing((View(charts.grid(cells, 2, "phase"), data),), label_px=LABEL_PX)
 
 
 def _points(found: Predictions) -> Iterator[dict[str, Any]]:
@@ -78,15 +62,15 @@ def _lines(points: pd.DataFrame, ends: list[float]) -> pd.DataFrame:
 
 
 def _cell(data: str, lines: str, title: str, names: list[str], width: int) -> Spec:
-    tooltip = [text("experiment"), text("phase")]
-    tooltip += [number(f"{name}_ms", title=f"{name} (ms)", format=",.4~g") for name in TIMES]
+    tooltip = [charts.text("experiment"), charts.text("phase")]
+    tooltip += [charts.number(f"{name}_ms", title=f"{name} (ms)", format=",.4~g") for name in TIMES]
     look: Spec = {
-        "color": text("phase", scale=colours(names, [HUES[name] for name in names])),
-        "opacity": PICKED,
+        "color": charts.text("phase", scale=charts.colours(names, [HUES[name] for name in names])),
+        "opacity": charts.PICKED,
         "tooltip": tooltip,
     }
     return {
-        **heading(title),
+        **charts.heading(title),
         "width": width,
         "height": HEIGHT,
         "layer": [
@@ -114,11 +98,11 @@ def _at(measured: str, predicted: str) -> Spec:
     """Both axes; layers share them, so all have the same titles."""
     look: Spec = {
         "scale": {"type": "log", "nice": False, "padding": 8},
-        "axis": {"format": NUMBER},
+        "axis": {"format": charts.NUMBER},
     }
     return {
-        "x": number(measured, title="measured (ms)", **look),
-        "y": number(predicted, title="predicted (ms)", **look),
+        "x": charts.number(measured, title="measured (ms)", **look),
+        "y": charts.number(predicted, title="predicted (ms)", **look),
     }
 
 
@@ -130,10 +114,10 @@ FIGURE = Figure(
     "Predicted by the calibrated cost model",
     f"Forward passes of measured runs: at most {MOST_POINTS} of each phase of an experiment, "
     "spread over the run. Solid: predicted equals measured. Between the dashed lines are "
-    f"{percent(MOST)} of a plot's points.",
+    f"{wording.percent(MOST)} of a plot's points.",
     draw,
     section="predictions",
     order=200,
-    body=Body(TEMPLATE, _body),
+    body=charts.Body(TEMPLATE, _body),
     faults=lambda study: read_predictions(study).faults,
 )

@@ -6,12 +6,11 @@ from functools import cached_property
 from statistics import median
 from typing import Any
 
-from kvscope.errors import BadInput
-from kvscope.passes import PASS_PHASES
-from kvscope.quantities import plural
-from kvscope.report.data import ReportedRun, StudyData
-from kvscope.report.words import number_text, percent
-from kvscope.time_sources import NOT_MEASURED
+from kvscope.api.errors import BadInput
+from kvscope.api.sections import ReportedRun, StudyData
+from kvscope.api.tables import passes
+from kvscope.api.wording import wording
+from kvscope.api.words import quantities, time_sources
 from kvscope_model.calibration.prediction import FittedModel, Prediction, read_prediction
 
 SAME_SPEED = 1.15  # the median error of a pass that a calibration is to reach, as a factor
@@ -37,7 +36,7 @@ class Predictions:
     def phases(self) -> list[str]:
         """The phases of the runs' passes."""
         found = {phase for _, one in self.of_runs for phase in one.phases}
-        return [phase for phase in PASS_PHASES if phase in found]
+        return [phase for phase in passes.PASS_PHASES if phase in found]
 
     @property
     def sentences(self) -> Iterator[str]:
@@ -50,11 +49,11 @@ class Predictions:
             yield f"{_range(fitted)} The model was fitted to these runs."
         speeds = [one.speed for one in others if one.speed]
         if apart := [speed for speed in speeds if max(speed, 1 / speed) > SAME_SPEED]:
+            of = quantities.plural(len(speeds), "experiment")
             yield (
-                f"Around {len(apart)} of {plural(len(speeds), 'experiment')} that the model was "
-                f"not fitted to, the machine did its reference work {_times(apart)} times as fast "
-                "as around those that it was fitted to (work_s in run.json); a prediction cannot "
-                "know that."
+                f"Around {len(apart)} of {of} that the model was not fitted to, the machine did "
+                f"its reference work {_times(apart)} times as fast as around those that it was "
+                "fitted to (work_s in run.json); a prediction cannot know that."
             )
 
     @property
@@ -66,10 +65,10 @@ class Predictions:
                 "fitted": one.fitted,
                 "cells": (
                     f"{one.passes:,}",
-                    number_text(one.measured_s),
-                    number_text(one.predicted_s),
+                    wording.number_text(one.measured_s),
+                    wording.number_text(one.predicted_s),
                     f"{one.ratio:.3f}",
-                    percent(one.median_error),
+                    wording.percent(one.median_error),
                 ),
                 "phases": [_phase(one, phase) for phase in self.phases],
             }
@@ -82,7 +81,7 @@ def read_predictions(study: StudyData) -> Predictions:
         try:
             if prediction := read_prediction(run.directory):
                 if run.rehearsed:
-                    raise BadInput(f"the run is {NOT_MEASURED}")
+                    raise BadInput(f"the run is {time_sources.NOT_MEASURED}")
                 found.append((run, prediction))
         except BadInput as error:
             faults.append(f"The prediction of {run.label} is not shown: {error}.")
@@ -92,13 +91,13 @@ def read_predictions(study: StudyData) -> Predictions:
 def _range(predictions: Sequence[Prediction]) -> str:
     """The median errors of some runs in a sentence."""
     errors = [one.median_error for one in predictions]
-    runs = plural(len(errors), "experiment")
+    runs = quantities.plural(len(errors), "experiment")
     if len(errors) == 1:
-        return f"In {runs} the median error of a forward pass is {percent(errors[0])}."
-    low, high = percent(min(errors)), percent(max(errors))
+        return f"In {runs} the median error of a forward pass is {wording.percent(errors[0])}."
+    low, high = wording.percent(min(errors)), wording.percent(max(errors))
     return (
         f"In {runs} the median error of a forward pass is {low} to {high}, "
-        f"{percent(median(errors))} in the median experiment."
+        f"{wording.percent(median(errors))} in the median experiment."
     )
 
 
@@ -113,5 +112,5 @@ def _phase(prediction: Prediction, phase: str) -> dict[str, str]:
     found = prediction.phases.get(phase)
     if found is None:
         return {"error": "", "left_out": ""}
-    left_out = "" if found.left_out is None else f"left out: {percent(found.left_out)}"
-    return {"error": percent(found.median_error), "left_out": left_out}
+    left_out = "" if found.left_out is None else f"left out: {wording.percent(found.left_out)}"
+    return {"error": wording.percent(found.median_error), "left_out": left_out}

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvscope.analyse.run_view import RunView
-from kvscope.arraytypes import Floats, Int64s
-from kvscope.copies import ACTIVATIONS
+from kvscope.api.runs import RunView
+from kvscope.api.tables import copies as kinds
+from kvscope_model.arraytypes import Floats, Int64s
 from kvscope_model.hardware.cost import copies_in
 from kvscope_model.hardware.overflow_cost import OverflowCost
 
@@ -85,7 +85,7 @@ class Moves:
         columns = resumed["step"], resumed["request_id"], missed
         tokens = {(step, name): count for step, name, count in zip(*columns, strict=True)}
         rebuilt = [
-            tokens.get((step, name), 0) if kind == ACTIVATIONS else 0
+            tokens.get((step, name), 0) if kind == kinds.ACTIVATIONS else 0
             for step, name, kind in zip(rows["step"], rows["request_id"], rows["kind"], strict=True)
         ]
         return cls(

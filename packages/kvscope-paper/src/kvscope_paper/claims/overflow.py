@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from kvscope.api.sections import ReportedRun
 from kvscope.api.wording import wording
-from kvscope.api.words import join_words
+from kvscope.api.words import quantities
 from kvscope_paper.claims.batching import LLAMA, OPT, REQUESTS, SHORT, YARN
 from kvscope_paper.claims.judging import (
     FAILS,
@@ -71,7 +71,7 @@ def swap_by_block_size(values: Values, figure: str) -> Finding | None:
     series = values.series(figure, BLOCK_SIZE, overflow__name=SWAP)
     series = [own for own in series if len(own) > 1]
     steps = values.steps(figure, BLOCK_SIZE, overflow__name=SWAP)
-    words = join_words(
+    words = quantities.join_words(
         [
             f"{own[0].point.x} cost {own[0].as_timed / own[-1].as_timed:.1f} times those of "
             f"{own[-1].point.x} tokens "
@@ -214,7 +214,9 @@ def most_evictions(values: Values) -> Finding | None:
     counts = {model: run.number("preemptions").value for model, run in runs.items() if run}
     if len(counts) < len(SHORT):
         return None
-    words = join_words([f"{counts[model]:,.0f} ({SHORT[model]})" for model in (OPT, YARN, LLAMA)])
+    words = quantities.join_words(
+        [f"{counts[model]:,.0f} ({SHORT[model]})" for model in (OPT, YARN, LLAMA)]
+    )
     return Finding(
         HOLDS if counts[OPT] > max(counts[YARN], counts[LLAMA]) else FAILS,
         f"Requests are evicted {words} times.",
@@ -236,7 +238,7 @@ def for_most(values: Values) -> Finding | None:
     wins = {figure: [edge(pair) > 0 for pair in values.pairs(figure)] for figure in ("8b", "9")}
     if not all(wins.values()):
         return None
-    words = join_words(
+    words = quantities.join_words(
         [f"{sum(own)} of {len(own)} (Figure {figure})" for figure, own in wins.items()]
     )
     return by_count(
@@ -294,7 +296,7 @@ def interruptions(values: Values) -> Finding | None:
         return None
     usual = max(_usual(run) for run in runs.values() if run)
     stops = {policy: [pause > 3 * usual for pause in own] for policy, own in longest.items()}
-    words = join_words(
+    words = quantities.join_words(
         [
             f"{1e3 * a:,.0f} and {1e3 * b:,.0f} ms with {NAMES[policy]}"
             for policy, (a, b) in longest.items()

@@ -4,23 +4,14 @@ import argparse
 import json
 import sys
 
-from kvscope.api.commands import (
-    CONFIG_DIR,
-    EXIT_DONE,
-    EXIT_FAILED,
-    argument,
-    command,
-    flag,
-    path,
-    whole,
-)
+from kvscope.api.commands import EXIT_DONE, EXIT_FAILED, argument, arguments, command, flag, path
 
 
 @command(
     ("steps.csv --run results/experiments/ID", "steps.csv --run results/experiments/ID --check"),
     path("trace", "the steps of the other one, .csv or .json", metavar="TRACE"),
     path("--run", "the run", required=True),
-    argument("--repeat", type=whole(0), default=0, metavar="N", help="default: 0"),
+    argument("--repeat", type=arguments.whole(0), default=0, metavar="N", help="default: 0"),
     flag("--json", "print the score as JSON"),
     flag("--check", "exit with 1 if a step differs"),
 )
@@ -41,7 +32,7 @@ def score(given: argparse.Namespace) -> int:
 @command(
     ("--out references",),
     path("--out", "where traces, requests and runs are written", required=True),
-    CONFIG_DIR,
+    arguments.CONFIG_DIR,
 )
 def references(given: argparse.Namespace) -> int:
     """Write reference traces under memory pressure for `kvscope score`, and print their table.

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kvscope.api.collecting import evidence, importer, runfile
+from kvscope.api.collecting import importer
 from kvscope.api.errors import BadInput
-from kvscope.api.tables import actions, tables
+from kvscope.api.tables import actions, evidence, runfile, tables
 from kvscope.api.tables import passes as phases
 from kvscope_paper.unboxkv.log import Log, LoggedPass, read_log
 from kvscope_paper.unboxkv.log_batches import CHUNKED, DEFAULT, MIXED, Cache, Lost, Pass, passes

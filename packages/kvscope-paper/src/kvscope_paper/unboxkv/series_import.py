@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kvscope.api.collecting import evidence, importer, runfile, stalls
+from kvscope.api.collecting import importer, stalls
 from kvscope.api.errors import BadInput
 from kvscope.api.runs import due
-from kvscope.api.tables import actions, copies, tables
+from kvscope.api.tables import actions, copies, evidence, runfile, tables
 from kvscope_paper.arrays import Floats, Int64s
 from kvscope_paper.unboxkv import sizes
 from kvscope_paper.unboxkv.series_csv import read_series

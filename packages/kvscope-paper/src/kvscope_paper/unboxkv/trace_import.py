@@ -12,11 +12,11 @@ import numpy as np
 import orjson
 import zstandard
 
-from kvscope.api.collecting import collect_run, importer, runfile
+from kvscope.api.collecting import collect_run, importer
 from kvscope.api.errors import BadInput
 from kvscope.api.files import files, layout
-from kvscope.api.tables import kv_events
-from kvscope.api.words import join_words
+from kvscope.api.tables import kv_events, runfile
+from kvscope.api.words import quantities
 from kvscope_paper.unboxkv.trace_flushes import (
     CYCLES_PER_TICK,
     FASTEST_MHZ,
@@ -143,7 +143,7 @@ def _read(paths: Sequence[Path]) -> KernelTraces:
     try:
         return KernelTraces.of(writes, reads)
     except BadInput as error:
-        raise BadInput(f"{join_words([str(path) for path in paths])}: {error}") from None
+        raise BadInput(f"{quantities.join_words([str(path) for path in paths])}: {error}") from None
 
 
 def _facts(paths: Sequence[Path], trace: KernelTraces) -> dict[str, Any]:
