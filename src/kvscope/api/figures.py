@@ -5,8 +5,10 @@ of it is a chart, a `Spec` of Vega-Lite. `draw_figure` draws an installed one by
 
 - `charts`, parts of a chart: `number`, `text`, `colours`, `colour_channel`, `grid`, `heading`,
   `plot_width`; `PAPER`, how wide it is, `LETTER` a letter; `NUMBER`, a format; `SELECTED`, what a
-  figure makes of axes
-- `theme`: `PALETTE`, `SHAPES`, and colours with a meaning, as `GREY`, `NOTE` and `DIFFERENT`
+  figure makes of axes; `PICKED`, which fades what a reader did not pick; `Body`, the template of
+  a section of its own
+- `theme`: `PALETTE`, `SHAPES`, and colours with a meaning, as `GREY`, `NOTE` and `DIFFERENT`,
+  `PREFILL`, `DECODE` and `RUNNING`
 """
 
 from kvscope.plan.figures import Axes

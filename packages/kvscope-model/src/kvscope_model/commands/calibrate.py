@@ -97,7 +97,7 @@ def _measured_runs(words: Sequence[str], results: Path) -> list[Path]:
     word that is neither, and a study without a complete run.
     """
     planned = sorted(
-        path.parent.name for path in results.glob(f"{layout.STUDIES}/*/{layout.MANIFEST}")
+        file.parent.name for file in results.glob(f"{layout.STUDIES}/*/{layout.MANIFEST}")
     )
     found: list[Path] = []
     for word in words:
