@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from kvscope.api.figures import Axes, Drawing, Figure, View, charts
+from kvscope.api.figures import Axes, charts
 from kvscope.api.sections import StudyData
 
 
-def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
+def draw(study: StudyData, axes: Sequence[Axes]) -> charts.Drawing | None:
     """A bar a request of the first complete experiment."""
     if not study.complete:
         return None
@@ -16,10 +16,11 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
         "mark": "bar",
         "encoding": {"x": charts.text("request_id"), "y": charts.number("prompt_tokens")},
     }
-    return Drawing((View(chart, {"requests": requests[["request_id", "prompt_tokens"]]}),))
+    rows = requests[["request_id", "prompt_tokens"]]
+    return charts.Drawing((charts.View(chart, {"requests": rows}),))
 
 
-def draw_shares(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
+def draw_shares(study: StudyData, axes: Sequence[Axes]) -> charts.Drawing | None:
     """A point a request of each pass of the first complete experiment, from the package's table."""
     if not study.complete or "toy_requests" not in study.complete[0].records.added_names:
         return None
@@ -29,10 +30,10 @@ def draw_shares(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
         "mark": "point",
         "encoding": {"x": charts.number("step"), "y": charts.number("computed_share")},
     }
-    return Drawing((View(chart, {"shares": rows[["step", "computed_share"]]}),))
+    return charts.Drawing((charts.View(chart, {"shares": rows[["step", "computed_share"]]}),))
 
 
-SHARES = Figure(
+SHARES = charts.Figure(
     "Shares of requests", "Part of a pass's tokens, by request.", draw_shares, order=999
 )
-FIGURE = Figure("Tokens of each request", "Prompt tokens by request.", draw, order=15)
+FIGURE = charts.Figure("Tokens of each request", "Prompt tokens by request.", draw, order=15)

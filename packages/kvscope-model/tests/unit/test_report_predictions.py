@@ -267,6 +267,7 @@ def test_runs_of_two_attention_kernels_are_not_of_one_fit(results: Path, capsys)
         None, ["model=tiny-llama", "engine.attention=paged"], SHIPPED_CONFIG
     ).experiments
     (run / "experiment.yaml").write_text(dump(planned.experiment), encoding="utf-8")
+    write_run(run, read_run(run) | {"files": file_records(run)})
     fitted = map(str, runs_of(results)[:2])
     assert main(["calibrate", *fitted, "--predict", str(run), "--samples", "2"]) == 2
     said = capsys.readouterr().err

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from kvscope.api.figures import Drawing, Spec, View, charts, theme
+from kvscope.api.figures import charts, theme
 from kvscope.api.runs import traced
 from kvscope.api.sections import ReportedRun, StudyData
 from kvscope.api.tables import kv_events
@@ -46,7 +46,7 @@ REMARKS = {
 PUBLISHED = "published"
 
 
-def draw(what: str, study: StudyData, _: str) -> Drawing | None:
+def draw(what: str, study: StudyData, _: str) -> charts.Drawing | None:
     """Plots of the `writes` or the `reads`; what was published alone, if no run was traced.
 
     None without experiments.
@@ -54,7 +54,7 @@ def draw(what: str, study: StudyData, _: str) -> Drawing | None:
     if not study.runs:
         return None
     rows = [(PUBLISHED, published_accesses()), *_ours(study)]
-    plots: list[Spec] = []
+    plots: list[charts.Spec] = []
     data: dict[str, pd.DataFrame] = {}
     for title, accesses in rows:
         own = accesses[accesses["kind"].isin(KINDS_OF[what])]
@@ -66,13 +66,13 @@ def draw(what: str, study: StudyData, _: str) -> Drawing | None:
             data[name] = _bars(own[own["pass"] == place])
             cells.append(_chart(name, data[name], own, place, title))
         plots.append({"hconcat": cells, "bounds": "flush", "spacing": GAP_PX})
-    return Drawing(
-        (View({"vconcat": plots, "spacing": 14}, data),),
+    return charts.Drawing(
+        (charts.View({"vconcat": plots, "spacing": 14}, data),),
         remarks=remark_lines(REMARKS[what], charts.PAPER),
     )
 
 
-DRAW: dict[str, Callable[[StudyData, str], Drawing | None]] = {
+DRAW: dict[str, Callable[[StudyData, str], charts.Drawing | None]] = {
     what: partial(draw, what) for what in KINDS_OF
 }
 
@@ -138,7 +138,7 @@ def _bars(accesses: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _chart(name: str, bars: pd.DataFrame, row: pd.DataFrame, place: int, title: str) -> Spec:
+def _chart(name: str, bars: pd.DataFrame, row: pd.DataFrame, place: int, title: str) -> charts.Spec:
     size = {"width": WIDTH, "height": HEIGHT}
     above = {"text": f"F{place}", "fontWeight": "normal", "offset": 4, "anchor": "middle"}
     low, high = int(row["block"].min()), int(row["block"].max())

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from kvscope.api.figures import Drawing, draw_figure
+from kvscope.api.figures import charts, draw_figure
 from kvscope.api.sections import StudyData
 from kvscope.api.wording import traits
 from kvscope_paper import accesses_by_block
@@ -11,14 +11,14 @@ from kvscope_paper.layouts import OfRuns
 from kvscope_paper.use_over_time import draw_use, draw_use_and_throughput
 
 # Of the experiments and the name of a published series; None where there is nothing to draw.
-OWN: dict[str, Callable[[StudyData, str], Drawing | None]] = {
+OWN: dict[str, Callable[[StudyData, str], charts.Drawing | None]] = {
     **accesses_by_block.DRAW,
     "use": draw_use,
     "use_and_throughput": draw_use_and_throughput,
 }
 
 
-def draw_runs(asked: OfRuns, study: StudyData) -> Drawing | None:
+def draw_runs(asked: OfRuns, study: StudyData) -> charts.Drawing | None:
     """The drawing of the experiments that a figure of the paper is about; None without any."""
     runs = tuple(run for run in study.complete if asked.fits(run.settings))
     if draw := OWN.get(asked.figure):

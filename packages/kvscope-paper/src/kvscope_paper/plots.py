@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.api.figures import Drawing, Spec, View, charts, theme
+from kvscope.api.figures import charts, theme
 from kvscope.api.sections import StudyData
 from kvscope.api.wording import wording
 from kvscope_paper.comparison import DIFFERS, Comparison
@@ -41,7 +41,7 @@ class Figure:
 
     layout: Layout
     found: tuple[Comparison, ...]
-    drawings: tuple[Drawing, ...]
+    drawings: tuple[charts.Drawing, ...]
 
 
 def figures(
@@ -66,7 +66,7 @@ class Panel:
     in_paper: bool
 
 
-def _compared(layout: Layout, found: Sequence[Comparison]) -> Iterator[Drawing]:
+def _compared(layout: Layout, found: Sequence[Comparison]) -> Iterator[charts.Drawing]:
     """The plots that compare values: those of the paper's figure, then those of its artifact."""
     panels = [
         panel
@@ -94,7 +94,9 @@ def _remarks(panels: Sequence[Panel]) -> set[str]:
     return found | ({RIM} if (rows["verdict"] == DIFFERS).any() else set())
 
 
-def _drawing(panels: Sequence[Panel], series: Sequence[str], remarks: Sequence[str]) -> Drawing:
+def _drawing(
+    panels: Sequence[Panel], series: Sequence[str], remarks: Sequence[str]
+) -> charts.Drawing:
     beside = min(MOST_BESIDE, len(panels))
     across = COLUMN if beside == 1 else charts.PAPER
     each = (across - GAP_PX * (beside - 1)) // beside
@@ -103,20 +105,22 @@ def _drawing(panels: Sequence[Panel], series: Sequence[str], remarks: Sequence[s
     cells = [_cell(panel, look, each, f"plot{n}", data) for n, panel in enumerate(panels)]
     chart = charts.grid(cells, beside)
     chart["resolve"]["scale"] |= {"xOffset": "independent"}
-    return Drawing((View(chart, data),), remarks=remark_lines(remarks, across))
+    return charts.Drawing((charts.View(chart, data),), remarks=remark_lines(remarks, across))
 
 
 def _has(panels: Sequence[Panel], name: str) -> bool:
     return any((panel.rows["colour"] == name).any() for panel in panels)
 
 
-def _cell(panel: Panel, look: Look, across: int, name: str, data: dict[str, pd.DataFrame]) -> Spec:
+def _cell(
+    panel: Panel, look: Look, across: int, name: str, data: dict[str, pd.DataFrame]
+) -> charts.Spec:
     """A plot with its axes; its tables go into `data`."""
     plot = panel.plot
     width = across - AXIS_PX * (2 if plot.right else 1)
     data[name] = panel.rows
     title = {"text": wrap(panel.title, round(width / charts.LETTER)), "fontWeight": "normal"}
-    cell: Spec = {
+    cell: charts.Spec = {
         "data": {"name": name},
         **({"title": title} if panel.title else {}),
         "width": width,
@@ -134,7 +138,7 @@ def _cell(panel: Panel, look: Look, across: int, name: str, data: dict[str, pd.D
     return cell | {"layer": [left, right], "resolve": {"scale": {"y": "independent"}}}
 
 
-def _share(right: RightAxis) -> Spec:
+def _share(right: RightAxis) -> charts.Spec:
     """The axis alone: the marks are those of the left one."""
     share = {"title": right.title, "axis": {"orient": "right", "grid": False, "tickCount": 4}}
     return {
@@ -146,7 +150,7 @@ def _share(right: RightAxis) -> Spec:
     }
 
 
-def _right(plot: Plot, panel: Panel, look: Look, width: int) -> list[Spec]:
+def _right(plot: Plot, panel: Panel, look: Look, width: int) -> list[charts.Spec]:
     """A thin line through the published values on the right, and ours as small marks."""
     assert plot.right
     x = {"x": _x(plot, panel.rows, width)}
@@ -258,13 +262,13 @@ def _setting(key: str, value: Any) -> str:
     )
 
 
-def _y(plot: Plot, rows: pd.DataFrame) -> Spec:
+def _y(plot: Plot, rows: pd.DataFrame) -> charts.Spec:
     """The axis on the left, with its unit."""
     measure, unit = rows["measure"].iloc[0], rows["unit"].iloc[0]
     plain = f"{measure} (%)" if unit == "share" else str(measure)
     words = plain if unit in ("share", "count", "passes") else f"{measure} ({unit})"
-    axis: Spec = {"format": "%"} if unit == "share" else {}
-    shown: Spec = {
+    axis: charts.Spec = {"format": "%"} if unit == "share" else {}
+    shown: charts.Spec = {
         "title": wrap(plot.y_title or words, round(HEIGHT / charts.LETTER)),
         "axis": axis,
     }
@@ -275,12 +279,12 @@ def _y(plot: Plot, rows: pd.DataFrame) -> Spec:
     return shown
 
 
-def _x(plot: Plot, rows: pd.DataFrame, width: int) -> Spec:
+def _x(plot: Plot, rows: pd.DataFrame, width: int) -> charts.Spec:
     """The axis below: of numbers for lines, of words for bars, slanted where they need room."""
     if not isinstance(rows["x"].iloc[0], str):
         kind = {"type": "log", "base": 2} if plot.logarithmic else {"zero": False}
         scale = kind | {"nice": False, "padding": 6}  # px, so that no mark lies on the axis
-        axis: Spec = {}
+        axis: charts.Spec = {}
         if plot.x == PASS and rows["x"].max() < FEW_PASSES:  # counted from 1, as the paper does
             axis = {"values": [0, *range(4, FEW_PASSES, 5)], "labelExpr": "datum.value + 1"}
         return charts.number("x", title=plot.x_title, scale=scale, axis=axis)
@@ -292,9 +296,9 @@ def _x(plot: Plot, rows: pd.DataFrame, width: int) -> Spec:
     return charts.text("x", title=plot.x_title, sort=names, axis=axis)
 
 
-def _bars(plot: Plot, rows: pd.DataFrame, look: Look, width: int) -> list[Spec]:
+def _bars(plot: Plot, rows: pd.DataFrame, look: Look, width: int) -> list[charts.Spec]:
     """A bar for a published value; on it ours, an interval and a mark for each device."""
-    beside: Spec = {"x": _x(plot, rows, width)}
+    beside: charts.Spec = {"x": _x(plot, rows, width)}
     if rows.groupby("x")["colour"].nunique().max() > 1:
         beside["xOffset"] = charts.text("colour", sort=list(look.names))
     scale = {"scale": {"type": "symlog"}} if plot.logarithmic else {}
@@ -312,7 +316,7 @@ def _bars(plot: Plot, rows: pd.DataFrame, look: Look, width: int) -> list[Spec]:
     ]
 
 
-def _lines(plot: Plot, rows: pd.DataFrame, look: Look, width: int) -> list[Spec]:
+def _lines(plot: Plot, rows: pd.DataFrame, look: Look, width: int) -> list[charts.Spec]:
     """A line through the published values of a series; ours as marks of its colour."""
     x = {"x": _x(plot, rows, width)}
     y = {"scale": {"zero": False}} | _y(plot, rows)
@@ -326,7 +330,9 @@ def _lines(plot: Plot, rows: pd.DataFrame, look: Look, width: int) -> list[Spec]
     ]
 
 
-def _ours(place: Spec, y: Spec, colour: Spec, rows: pd.DataFrame, plot: Plot) -> list[Spec]:
+def _ours(
+    place: charts.Spec, y: charts.Spec, colour: charts.Spec, rows: pd.DataFrame, plot: Plot
+) -> list[charts.Spec]:
     devices = list(dict.fromkeys(rows["device"]))
     shapes = {"domain": devices, "range": list(theme.SHAPES[3:] + theme.SHAPES[:3])}
     shape = charts.text("device", scale=shapes) | ({} if len(devices) > 1 else {"legend": None})
@@ -356,13 +362,13 @@ def _ours(place: Spec, y: Spec, colour: Spec, rows: pd.DataFrame, plot: Plot) ->
     ]
 
 
-def _rim(otherwise: Spec) -> Spec:
+def _rim(otherwise: charts.Spec) -> charts.Spec:
     """A red stroke where values differ, and else that of the given channel `color`."""
     test = {"test": f"datum.verdict == '{DIFFERS}'", "value": theme.DIFFERENT}
     return {"condition": test, **otherwise["color"]}
 
 
-def _tooltip(plot: Plot) -> Spec:
+def _tooltip(plot: Plot) -> charts.Spec:
     return {
         "tooltip": [
             charts.text("colour"),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
-from kvscope.api.figures import Spec, charts, theme
+from kvscope.api.figures import charts, theme
 
 # Series that stand in one figure, in the order of the palette.
 KNOWN = (
@@ -22,7 +22,11 @@ SHADES = (1.0, 0.75, 0.45, 0.95, 0.8, 0.45, 0.9, 0.6)  # opacity of bars
 COLUMN = 336  # pixels of 1/96 inch across: one column of a paper
 INK = "#1d2530"  # of our marks on bars, and of our lines on PALE ones
 PALE = "#8FC7EA"
-LINE: Spec = {"symbolType": "stroke", "symbolSize": 300, "symbolStrokeWidth": 2}  # of a legend
+LINE: charts.Spec = {
+    "symbolType": "stroke",
+    "symbolSize": 300,
+    "symbolStrokeWidth": 2,
+}  # of a legend
 BESIDE_PX = 56  # on the left of remarks and legends, which begin where the plots do
 SYMBOL_PX = 28  # of a legend, beside a name
 
@@ -50,9 +54,9 @@ class Look:
         return len(self.names) > len(theme.PALETTE)
 
     @property
-    def colour(self) -> Spec:
+    def colour(self) -> charts.Spec:
         """The colour of each."""
-        scale: Spec = {"domain": list(self.names)}
+        scale: charts.Spec = {"domain": list(self.names)}
         if self.many:
             scale["scheme"] = {"name": "viridis", "extent": [0, 0.9]}
         else:
@@ -60,12 +64,12 @@ class Look:
         return self._channel(scale)
 
     @property
-    def line(self) -> Spec:
+    def line(self) -> charts.Spec:
         """The colour of each, with lines in the legend."""
         return self.colour | {"legend": self._legend(LINE)}
 
     @property
-    def dash(self) -> Spec:
+    def dash(self) -> charts.Spec:
         """The dashes of each line, where its colour does not tell in grey."""
         if self.many:
             return {}
@@ -73,7 +77,7 @@ class Look:
         return {"strokeDash": self._channel({"domain": list(self.names), "range": dashes}, LINE)}
 
     @property
-    def shade(self) -> Spec:
+    def shade(self) -> charts.Spec:
         """The opacity of each bar, which sets hues of one lightness apart."""
         if self.many:
             return {}
@@ -81,10 +85,10 @@ class Look:
         scale = {"type": "ordinal", "domain": list(self.names), "range": shades}
         return {"opacity": self._channel(scale)}
 
-    def _channel(self, scale: Spec, symbol: Spec | None = None) -> Spec:
+    def _channel(self, scale: charts.Spec, symbol: charts.Spec | None = None) -> charts.Spec:
         return charts.text("colour", scale=scale, legend=self._legend(symbol))
 
-    def _legend(self, symbol: Spec | None = None) -> Spec | None:
+    def _legend(self, symbol: charts.Spec | None = None) -> charts.Spec | None:
         """As many columns as fit; none of a single series."""
         if len(self.shown) < 2:
             return None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from kvscope.api.figures import Drawing, Spec, View, charts, theme
+from kvscope.api.figures import charts, theme
 from kvscope.api.sections import ReportedRun, StudyData
 from kvscope.api.wording import traits
 from kvscope_paper.arrays import Floats
@@ -38,7 +38,7 @@ Series = tuple[Floats, Floats]
 """Seconds since the run began, and values."""
 
 
-def draw_use(study: StudyData, figure: str) -> Drawing | None:
+def draw_use(study: StudyData, figure: str) -> charts.Drawing | None:
     """GPU and host in use, by policy: the published series, and ours of each device on it."""
     known = published_use()
     published = known[known["figure"] == figure].assign(source=PUBLISHED)
@@ -46,7 +46,7 @@ def draw_use(study: StudyData, figure: str) -> Drawing | None:
     return _strips(study, kinds, published, [THINNED])
 
 
-def draw_use_and_throughput(study: StudyData, _: str) -> Drawing | None:
+def draw_use_and_throughput(study: StudyData, _: str) -> charts.Drawing | None:
     """Throughput, GPU and host in use, by policy; ours alone."""
     kinds = {RATE: throughput, GPU: _use_of(GPU), HOST: _use_of(HOST)}
     return _strips(study, kinds, published_use().head(0), [UNPUBLISHED, WINDOWS])
@@ -83,7 +83,7 @@ def _strips(
     kinds: dict[str, Callable[[pd.DataFrame], Series]],
     published: pd.DataFrame,
     remarks: Sequence[str],
-) -> Drawing | None:
+) -> charts.Drawing | None:
     """A plot for each policy and kind of series; None without experiments."""
     runs = [run for run in study.runs if run.has_passes]
     if not runs:
@@ -101,7 +101,9 @@ def _strips(
     ]
     chart = charts.grid(plots, 1) | {"spacing": 10}
     chart["resolve"]["scale"]["strokeWidth"] = "shared"
-    return Drawing((View(chart, data),), remarks=remark_lines([*remarks, *alone], COLUMN))
+    return charts.Drawing(
+        (charts.View(chart, data),), remarks=remark_lines([*remarks, *alone], COLUMN)
+    )
 
 
 def _points(run: ReportedRun, kind: str, series: Callable[[pd.DataFrame], Series]) -> pd.DataFrame:
@@ -132,7 +134,7 @@ def _chart(
     sources: Sequence[str],
     last_s: float,
     is_last: bool,
-) -> Spec:
+) -> charts.Spec:
     policy, kind, _ = cell
     time = {"title": "Time since the run began (s)"} if is_last else {"title": None}
     percent = {"scale": {"domain": [0, 100]}, "axis": {"values": [0, 50, 100]}}
@@ -141,7 +143,7 @@ def _chart(
     hues = [PALE, INK, *theme.PALETTE[2:]][PUBLISHED not in sources :]
     legend = {"symbolType": "stroke", "symbolSize": 300} if len(sources) > 1 else None
 
-    def channel(values: Sequence[float | str]) -> Spec:
+    def channel(values: Sequence[float | str]) -> charts.Spec:
         scale = {"domain": list(sources), "range": list(values[: len(sources)])} | {
             "type": "ordinal"
         }

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.api.figures import Drawing, Spec, View, charts, theme
+from kvscope.api.figures import charts, theme
 from kvscope.api.machine import installed_vllm
 from kvscope.api.models import kv_bytes
 from kvscope.api.pages import render
@@ -175,7 +175,7 @@ class Losses:
 
     def picture(self) -> str:
         """An SVG: the bytes of a block of each group, and those of requests of each length."""
-        return render.svg(Drawing((View(_picture(), self._frames()),)))
+        return render.svg(charts.Drawing((charts.View(_picture(), self._frames()),)))
 
     def _frames(self) -> dict[str, pd.DataFrame]:
         plan = self.plan
@@ -198,7 +198,7 @@ def _parts(own: dict[str, str], sizes: Sequence[int], unit: float) -> list[dict[
     return [own | {"part": name, "size": size / unit, "order": n} for n, (name, size) in parts]
 
 
-def _picture() -> Spec:
+def _picture() -> charts.Spec:
     colour = charts.text("part", scale=charts.colours(PARTS, HUES))
     bars = {"mark": {"type": "bar", "height": {"band": 0.7}}, "width": 250, "height": {"step": 26}}
     blocks = bars | {

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.api.figures import Axes, Drawing, Figure, Spec, View, charts, theme
+from kvscope.api.figures import Axes, charts, theme
 from kvscope.api.sections import StudyData
 from kvscope.api.tables import passes as phases
 from kvscope.api.wording import wording
@@ -20,7 +20,7 @@ TIMES = ("measured", "predicted")
 HUES = {phases.PREFILL: theme.PREFILL, phases.DECODE: theme.DECODE, phases.MIXED: theme.RUNNING}
 
 
-def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
+def draw(study: StudyData, axes: Sequence[Axes]) -> charts.Drawing | None:
     """A point a pass; runs that the model was fitted to have a plot of their own."""
     points = pd.DataFrame(_points(read_predictions(study)))
     if points.empty:
@@ -31,12 +31,12 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     names = [phase for phase in phases.PASS_PHASES if (points["phase"] == phase).any()]
     plots = dict(iter(points.groupby("title", sort=False)))
     width = charts.plot_width(min(2, len(plots)), LABEL_PX)
-    cells: list[Spec] = []
+    cells: list[charts.Spec] = []
     for title, own in plots.items():
         name, lines = f"cell{len(cells)}", f"lines{len(cells)}"
         data |= {name: own, lines: _lines(own, ends)}
         cells.append(_cell(name, lines, str(title), names, width))
-    return Drawing((View(charts.grid(cells, 2, "phase"), data),), label_px=LABEL_PX)
+    return charts.Drawing((charts.View(charts.grid(cells, 2, "phase"), data),), label_px=LABEL_PX)
 
 
 def _points(found: Predictions) -> Iterator[dict[str, Any]]:
@@ -61,10 +61,10 @@ def _lines(points: pd.DataFrame, ends: list[float]) -> pd.DataFrame:
     return equal.assign(low=equal["at"] * low, high=equal["at"] * high)
 
 
-def _cell(data: str, lines: str, title: str, names: list[str], width: int) -> Spec:
+def _cell(data: str, lines: str, title: str, names: list[str], width: int) -> charts.Spec:
     tooltip = [charts.text("experiment"), charts.text("phase")]
     tooltip += [charts.number(f"{name}_ms", title=f"{name} (ms)", format=",.4~g") for name in TIMES]
-    look: Spec = {
+    look: charts.Spec = {
         "color": charts.text("phase", scale=charts.colours(names, [HUES[name] for name in names])),
         "opacity": charts.PICKED,
         "tooltip": tooltip,
@@ -86,7 +86,7 @@ def _cell(data: str, lines: str, title: str, names: list[str], width: int) -> Sp
     }
 
 
-def _line(data: str, column: str, look: Spec) -> Spec:
+def _line(data: str, column: str, look: charts.Spec) -> charts.Spec:
     return {
         "data": {"name": data},
         "mark": {"type": "line", "strokeWidth": 1, "color": theme.GREY, **look},
@@ -94,9 +94,9 @@ def _line(data: str, column: str, look: Spec) -> Spec:
     }
 
 
-def _at(measured: str, predicted: str) -> Spec:
+def _at(measured: str, predicted: str) -> charts.Spec:
     """Both axes; layers share them, so all have the same titles."""
-    look: Spec = {
+    look: charts.Spec = {
         "scale": {"type": "log", "nice": False, "padding": 8},
         "axis": {"format": charts.NUMBER},
     }
@@ -110,7 +110,7 @@ def _body(study: StudyData) -> Mapping[str, Any]:
     return {"predictions": read_predictions(study)}
 
 
-FIGURE = Figure(
+FIGURE = charts.Figure(
     "Predicted by the calibrated cost model",
     f"Forward passes of measured runs: at most {MOST_POINTS} of each phase of an experiment, "
     "spread over the run. Solid: predicted equals measured. Between the dashed lines are "

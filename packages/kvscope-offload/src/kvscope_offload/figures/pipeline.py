@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.api.figures import Axes, Drawing, Figure, Spec, View, charts
+from kvscope.api.figures import Axes, charts
 from kvscope.api.sections import ReportedRun, StudyData
 from kvscope.api.wording import wording
 from kvscope_offload.figures.facts import (
@@ -28,13 +28,13 @@ SETTINGS = ("share", *ABLATIONS)  # of a policy, where they are given
 MOST_RUNS = 12  # under each other
 
 
-def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
+def draw(study: StudyData, axes: Sequence[Axes]) -> charts.Drawing | None:
     """A view for each set of conditions, measured and simulated."""
     views = tuple(_views(study, axes))
-    return Drawing(views, ("Conditions", "Times"), LABEL_PX) if views else None
+    return charts.Drawing(views, ("Conditions", "Times"), LABEL_PX) if views else None
 
 
-def _views(study: StudyData, axes: Sequence[Axes]) -> Iterator[View]:
+def _views(study: StudyData, axes: Sequence[Axes]) -> Iterator[charts.View]:
     groups = by_conditions(offload_runs(study, axes, "requests"))
     for conditions, runs in groups.items():
         for source in ("measured", "simulated"):
@@ -64,17 +64,17 @@ def _words(run: ReportedRun) -> str:
     return ", ".join((policy_of(run), *settings, f"batch of {facts_of(run)['requests']}"))
 
 
-def _view(frames: dict[str, pd.DataFrame], choice: tuple[str, str]) -> View:
+def _view(frames: dict[str, pd.DataFrame], choice: tuple[str, str]) -> charts.View:
     longest_ms = max(float(frame["end_ms"].max()) for frame in frames.values())
     data = {f"jobs{place}": frame for place, frame in enumerate(frames.values())}
     cells = [
         _cell(place, words, frame, longest_ms)
         for place, (words, frame) in enumerate(frames.items())
     ]
-    return View(charts.grid(cells, 1), data, choice)
+    return charts.View(charts.grid(cells, 1), data, choice)
 
 
-def _cell(place: int, words: str, frame: pd.DataFrame, longest_ms: float) -> Spec:
+def _cell(place: int, words: str, frame: pd.DataFrame, longest_ms: float) -> charts.Spec:
     title = "time since the pass began, over the tokens it gives (ms a token)"
     x = {"title": title, "scale": {"domain": [0, longest_ms]}}
     names = [TITLES.get(job, job) for job in JOBS]
@@ -109,7 +109,7 @@ def _busy(frame: pd.DataFrame) -> str:
     return ", ".join(f"{lane} busy {wording.percent(busy[lane])}" for lane in known)
 
 
-FIGURE = Figure(
+FIGURE = charts.Figure(
     "Pipeline of a decoding pass",
     "What the link, the device and the way back did during the first layers of a decoding pass of "
     "the warm-up, and what the simulation of the same schedule says. A pass gives each request of "

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.api.figures import Axes, Drawing, Figure, Spec, View, charts, theme
+from kvscope.api.figures import Axes, charts, theme
 from kvscope.api.sections import ReportedRun, StudyData
 from kvscope.api.wording import wording
 from kvscope_offload.figures.facts import (
@@ -137,7 +137,7 @@ CLAIMS = (
 )
 
 
-def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
+def draw(study: StudyData, axes: Sequence[Axes]) -> charts.Drawing | None:
     """A row for each claim: each model and prompt length, their geometric mean, the published."""
     runs = _runs(study, axes)
     found = [(claim, claim.gains(runs)) for claim in CLAIMS]
@@ -147,8 +147,10 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     points = pd.DataFrame(row for claim, gains in found for row in _points(claim, gains))
     means = pd.DataFrame(_mean(claim, gains) for claim, gains in found)
     notes = [_sentence(claim, gains) for claim, gains in found]
-    view = View(_chart(points, means), {"points": points, "means": means}, note=" ".join(notes))
-    return Drawing((view,), (), LABEL_PX)
+    view = charts.View(
+        _chart(points, means), {"points": points, "means": means}, note=" ".join(notes)
+    )
+    return charts.Drawing((view,), (), LABEL_PX)
 
 
 def _runs(study: StudyData, axes: Sequence[Axes]) -> Runs:
@@ -187,7 +189,7 @@ def _sentence(claim: Claim, gains: Gains) -> str:
     return f"{head}, {wording.number_text(mean / claim.published)} times it. {verdict}"
 
 
-def _chart(points: pd.DataFrame, means: pd.DataFrame) -> Spec:
+def _chart(points: pd.DataFrame, means: pd.DataFrame) -> charts.Spec:
     order = [claim.words for claim in CLAIMS]
     y = charts.text("claim", sort=order, title=None, axis={"labelLimit": LABEL_PX})
     most = max(points["gain"].max(), means["published"].max())
@@ -196,7 +198,7 @@ def _chart(points: pd.DataFrame, means: pd.DataFrame) -> Spec:
 
     axis = {"values": [1, 1.5, 2, 3, 4, 6, 10, 15, 20, 30]}
 
-    def mark(data: str, shape: Spec, column: str, more: Spec) -> Spec:
+    def mark(data: str, shape: charts.Spec, column: str, more: charts.Spec) -> charts.Spec:
         x = {"x": charts.number(column, title="times", scale=scale, axis=axis)}
         return {"data": {"name": data}, "mark": shape, "encoding": x | more}
 
@@ -229,7 +231,7 @@ def _chart(points: pd.DataFrame, means: pd.DataFrame) -> Spec:
     }
 
 
-FIGURE = Figure(
+FIGURE = charts.Figure(
     "Beside the published gains",
     "Gains on an RTX 4090: points are modeled, one for each model and prompt length; the bar is "
     "their geometric mean; the diamond is what HybridServe (arXiv 2501.01792) published. Prompt "

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.api.figures import Axes, Drawing, Figure, Spec, View, charts, theme
+from kvscope.api.figures import Axes, charts, theme
 from kvscope.api.sections import ReportedRun, StudyData
 from kvscope_offload.figures.facts import (
     by_conditions,
@@ -23,7 +23,7 @@ PIPELINED = ("kv_only", "act_only", "hybrid")  # they differ in nothing but the 
 CHOICE = "the hybrid policy's choice"
 
 
-def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
+def draw(study: StudyData, axes: Sequence[Axes]) -> charts.Drawing | None:
     """Two plots for each set of runs with the same prediction: passes, and how well predicted."""
     runs = offload_runs(study, axes, "predicted")
     shown = [run for run in runs if policy_of(run) in PIPELINED and not is_ablated(run)]
@@ -45,7 +45,9 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
             _ratios(place, names),
         ]
         notes.append(_note(points))
-    return Drawing((View(charts.grid(cells, COLUMNS), data, note=" ".join(notes)),), (), LABEL_PX)
+    return charts.Drawing(
+        (charts.View(charts.grid(cells, COLUMNS), data, note=" ".join(notes)),), (), LABEL_PX
+    )
 
 
 def _point(run: ReportedRun) -> dict[str, Any]:
@@ -67,7 +69,7 @@ def _note(points: pd.DataFrame) -> str:
     return f"Decoding passes took {span} times what the simulation says."
 
 
-def _passes(place: int, words: str, share: float, names: list[str]) -> Spec:
+def _passes(place: int, words: str, share: float, names: list[str]) -> charts.Spec:
     y = charts.number("step_s", title=None, scale={"zero": True})
     line = {
         "data": {"name": f"line{place}"},
@@ -79,7 +81,7 @@ def _passes(place: int, words: str, share: float, names: list[str]) -> Spec:
     )
 
 
-def _ratios(place: int, names: list[str]) -> Spec:
+def _ratios(place: int, names: list[str]) -> charts.Spec:
     y = charts.number(
         "ratio", title=None, scale={"domainMin": 0.7, "domainMax": 1.3, "clamp": True}
     )
@@ -92,7 +94,9 @@ def _ratios(place: int, names: list[str]) -> Spec:
     return _cell(place, title, [one], y, names)
 
 
-def _cell(place: int, title: Spec, under: list[Spec], y: Spec, names: list[str]) -> Spec:
+def _cell(
+    place: int, title: charts.Spec, under: list[charts.Spec], y: charts.Spec, names: list[str]
+) -> charts.Spec:
     tooltip = [
         {"field": "experiment", "type": "nominal"},
         charts.number("step_s", title="decoding pass (s)", format=".4~g"),
@@ -114,7 +118,7 @@ def _cell(place: int, title: Spec, under: list[Spec], y: Spec, names: list[str])
     }
 
 
-def _choice(place: int, share: float) -> Spec:
+def _choice(place: int, share: float) -> charts.Spec:
     side = {"align": "right", "dx": -4} if share > 0.5 else {"align": "left", "dx": 4}
     return {
         "data": {"name": f"best{place}"},
@@ -128,7 +132,7 @@ def _choice(place: int, share: float) -> Spec:
     }
 
 
-FIGURE = Figure(
+FIGURE = charts.Figure(
     "Share of activations",
     "Left: the median decoding pass of the pipelined policies, at the share of the context that "
     "each keeps as activations. Line: the closed form, with the first run's cost model; "
