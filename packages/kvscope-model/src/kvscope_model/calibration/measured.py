@@ -10,7 +10,7 @@ import pandas as pd
 
 from kvscope.api.errors import BadInput
 from kvscope.api.experiments import Experiment
-from kvscope.api.runs import RunView, planned, read_records, reasons_of
+from kvscope.api.runs import Records, RunView, planned, read_records, reasons_of
 from kvscope.api.tables import copies
 from kvscope.api.words import time_sources
 from kvscope_model.calibration.fit import Observation, Parameter, Values
@@ -59,7 +59,7 @@ def require_one_attention(directories: Iterable[Path]) -> None:
     """BadInput if runs were measured with different attention kernels: a fit is of one."""
     used: dict[str, Path] = {}
     for directory in directories:
-        experiment = planned.experiment_of(read_records(directory))
+        experiment = planned.experiment_of(Records(directory))
         used.setdefault(experiment.engine.attention, directory)
     if len(used) > 1:
         (one, first), (other, second) = list(used.items())[:2]
@@ -81,7 +81,7 @@ def doubts(directories: Iterable[Path]) -> Iterator[str]:
 def require_measured(directories: Iterable[Path]) -> None:
     """BadInput if a run's times were not measured."""
     for directory in directories:
-        source = read_records(directory).time_source
+        source = Records(directory).time_source
         if source == time_sources.REHEARSED:
             raise time_sources.rehearsal_refused(directory, "calibrate")
         if source != time_sources.MEASURED:
