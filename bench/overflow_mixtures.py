@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
-from kvscope.engine.overflow.adaptive import Adaptive
-from kvscope.engine.overflow.policy import Victim
 from kvscope.plan.grid import expand
 from kvscope_model.hardware.overflow_cost import OverflowCost
+from kvscope_offload.overflow.adaptive import Adaptive
+from kvscope_offload.overflow.victims import Foreseen
 
 TOKENS = (256, 512, 1000, 2000, 4000, 8000, 16_000)
 HARDWARE = ("a100-40gb", "h100", "rtx-4090")
@@ -81,7 +81,7 @@ def savings() -> Iterator[tuple[str, float, int, float, int]]:
         assert isinstance(cost, OverflowCost)
         halves, tails = [(0.0, 0)], [(0.0, 0)]
         for tokens in TOKENS:
-            victim = Victim("", tokens, 1, tokens, 0, room=True, activations=rebuilds)
+            victim = Foreseen("", tokens, 1, tokens, 0, room=True, activations=rebuilds)
             least_s = min(policy.seconds(victim).values())
             if rebuilds:
                 halves.append((100 * (1 - halves_s(cost, tokens) / least_s), tokens))

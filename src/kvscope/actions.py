@@ -46,10 +46,6 @@ class Action:
 
 RECOMPUTE = Action("recompute")
 SWAP = Action("swap", keeps=True, copies=True, lost="swapped out", resumed="swapped in")
-ACTIVATION = Action(
-    "activation", keeps=True, rebuilds=True, lost="kept as activations", resumed="rebuilt"
-)
-
 NATIVE = Action("native", resumed="to load from the host or to compute again")
 
 

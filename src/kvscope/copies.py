@@ -14,7 +14,7 @@ from kvscope.time_sources import MODELED
 
 OUT, IN = DIRECTIONS = ("out", "in")
 """To the host, and back to the device."""
-KV, ACTIVATIONS = KINDS = ("kv", "activations")
+KV, INPUTS = KINDS = ("kv", "activations")
 """What is copied: K and V, or the inputs of attention that they can be rebuilt from."""
 HOST_CLOCK, DEVICE_CLOCK, VIRTUAL_CLOCK, LOG = CLOCKS = ("host", "device", "virtual", "log")
 """What the seconds of a copy were counted by; `log`: taken from a published one."""
@@ -22,8 +22,8 @@ HOST_CLOCK, DEVICE_CLOCK, VIRTUAL_CLOCK, LOG = CLOCKS = ("host", "device", "virt
 NAMES: Mapping[tuple[str, str], str] = {
     (OUT, KV): "out",
     (IN, KV): "in",
-    (IN, ACTIVATIONS): "fetch",
-    (OUT, ACTIVATIONS): "save",
+    (IN, INPUTS): "fetch",
+    (OUT, INPUTS): "save",
 }
 """The name of each kind of copy in run.json."""
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from kvscope import evidence, tables
-from kvscope.copies import ACTIVATIONS, IN, KV, OUT, clock_of
+from kvscope.copies import IN, INPUTS, KV, OUT, clock_of
 from kvscope.runschema import TRANSFERS, RunRecord
 
 OF_A_COPY = {"swap_out_s": OUT, "swap_in_s": IN}
@@ -99,7 +99,7 @@ def _of_preemptions(rows: pd.DataFrame, block_size: int) -> pd.DataFrame:
         {
             **{name: rows[name] for name in ("repeat", "step", "request_id")},
             "direction": np.where(rows["swap_out_s"].notna(), OUT, IN),
-            "kind": np.where(rows["rebuild_s"].notna(), ACTIVATIONS, KV),
+            "kind": np.where(rows["rebuild_s"].notna(), INPUTS, KV),
             "blocks": blocks,
             "bytes": rows["bytes"],
             "start_s": rows.get("copy_start_s"),
@@ -115,5 +115,5 @@ def _of_steps(steps: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame()
     saved = steps[steps["save_s"].notna()]
     own = {"copy_s": saved["save_s"], "bytes": saved["saved_bytes"]}
-    found = saved[["repeat", "step"]].assign(direction=OUT, kind=ACTIVATIONS, **own)
+    found = saved[["repeat", "step"]].assign(direction=OUT, kind=INPUTS, **own)
     return found.reindex(columns=tables.TRANSFERS.names)

@@ -240,8 +240,8 @@ class EngineRecord(Record):
     host_blocks_total: Absent[Whole] = None
     host_memory: str | None = None
     pieces_per_block: Whole | None = None
-    activation_blocks_total: Whole = 0
-    activation_block_bytes: Whole = 0
+    input_blocks_total: Annotated[Whole, Field(alias="activation_blocks_total")] = 0
+    input_block_bytes: Annotated[Whole, Field(alias="activation_block_bytes")] = 0
     leaked_blocks: list[LeakRecord] = []
     prefix_cache: list[dict[str, Any]] = []  # how it was emptied before each repeat
     reference_checks: ComparisonRecord = ComparisonRecord()

@@ -15,12 +15,12 @@ from kvscope.engine.marks import Marks
 from kvscope.engine.port import Engine
 from kvscope.engine.recording import Recording
 from kvscope.engine.vllm.build import run_engine
-from kvscope.engine.vllm.connectors.activation import ActivationConnector
 from kvscope.engine.vllm.connectors.swap import SwapConnector
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope.run.serving import serve
 from kvscope.workload.requests import build
+from kvscope_offload.overflow.connector import ActivationConnector
 
 from .cases import AMPLE, BASE, BATCHING, FAULTS, MODELS, OVERFLOW
 from .conftest import ROOT, Silent

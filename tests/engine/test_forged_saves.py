@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from kvscope.analyse.records import Records, read_records
-from kvscope.copies import ACTIVATIONS, OUT
+from kvscope.copies import INPUTS, OUT
 from tests.warm import Warm
 
 from .forged_runs import Forgery, noticed
@@ -35,7 +35,7 @@ def save(change: Change, place: int = 7) -> Forgery:
 
     def forge(run: Records) -> Records:
         rows = run.transfers
-        saves = rows.index[(rows["direction"] == OUT) & (rows["kind"] == ACTIVATIONS)]
+        saves = rows.index[(rows["direction"] == OUT) & (rows["kind"] == INPUTS)]
         changed = change(rows.loc[saves[[place]]].copy())
         return run.variant(transfers=pd.concat([rows.drop(saves[place]), changed]).sort_index())
 

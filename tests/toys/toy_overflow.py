@@ -2,21 +2,20 @@
 
 from typing import Annotated
 
-from kvscope.actions import RECOMPUTE, Action
+from kvscope.api.policies import overflow
 from kvscope.api.settings import Label, fields
-from kvscope.engine.overflow.policy import Victim
-from kvscope.engine.overflow.swap import Swap
+from kvscope.api.tables import actions
 
-STASH = Action("stash", keeps=True, copies=True, lost="stashed", resumed="fetched")
+STASH = actions.Action("stash", keeps=True, copies=True, lost="stashed", resumed="fetched")
 
 
-class Stash(Swap):
+class Stash(overflow.Swap):
     """Preempts the request that holds most tokens, and stashes it the first `times` times."""
 
     times: Annotated[fields.Count, Label("times stashed", "{} stashed")] = 1
 
-    def rank(self, request: Victim) -> float:
+    def rank(self, request: overflow.Victim) -> float:
         return request.tokens
 
-    def action(self, victim: Victim) -> Action:
-        return STASH if victim.preemptions < self.times else RECOMPUTE
+    def action(self, victim: overflow.Victim) -> actions.Action:
+        return STASH if victim.preemptions < self.times else actions.RECOMPUTE

@@ -21,15 +21,11 @@ from kvscope.engine.attention.cuda.tracer import CudaTracer
 from kvscope.engine.devices.platform import Platform, platform_of
 from kvscope.engine.overflow.host_pool import HostPool
 from kvscope.engine.vllm.connectors import copies
-from kvscope.engine.vllm.connectors.activation import (
-    ActivationConnector,
-    ActivationOrders,
-    Rebuild,
-)
 from kvscope.engine.vllm.connectors.native import NativeConnector, TimedWorker
 from kvscope.events import ATTENTION, RECORD
 from kvscope.plan.grid import expand
 from kvscope_offload.lanes import RealLanes
+from kvscope_offload.overflow.connector import ActivationConnector, ActivationOrders, Rebuild
 from kvscope_offload.pipeline import Job
 from rules import outcome
 from tests.workflow.test_snakemake import ROOT

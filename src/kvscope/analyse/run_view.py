@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import pandas as pd
 
 from kvscope.analyse.pass_durations import PassDurations
-from kvscope.copies import ACTIVATIONS, IN, KV, OUT
+from kvscope.copies import IN, INPUTS, KV, OUT
 from kvscope.run_data import RunData
 from kvscope.runschema import DisturbanceRecord, RepeatRecord, RunRecord
 
@@ -70,12 +70,12 @@ class RunView(RunData):
     @cached_property
     def saved(self) -> pd.DataFrame:
         """The rows of `transfers` of activations written through as they were computed."""
-        return self.transfers[self._of(OUT, ACTIVATIONS)]
+        return self.transfers[self._of(OUT, INPUTS)]
 
     @cached_property
     def moves(self) -> pd.DataFrame:
         """The rows of `transfers` of requests that were preempted or resumed."""
-        return self.transfers[~self._of(OUT, ACTIVATIONS) & ~self._by_offloading]
+        return self.transfers[~self._of(OUT, INPUTS) & ~self._by_offloading]
 
     @property
     def stored(self) -> pd.DataFrame:

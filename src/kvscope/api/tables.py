@@ -6,14 +6,14 @@
 - `runfile`, run.json: `read_record` and `write_run`, `file_records`, `is_complete`, `run_sha256`;
   the names `RUN_FILE`, `KERNEL_EVENTS`, `NSYS_EXPORT` and `NSYS_REPORT`, the key `TRACING`, the
   words `COMPLETE` and `RECORDED`
-- `actions`: `action` of a name; `RECOMPUTE` and `SWAP`
-- `copies`: `DIRECTIONS`, `IN` and `OUT`; kinds of transfers, `KV` and `ACTIVATIONS`;
-  `LOG`, a clock of copies
+- `actions`: `Action`, and `action` of a name; `RECOMPUTE` and `SWAP`
+- `copies`: `DIRECTIONS`, `IN` and `OUT`; kinds of transfers, `KV` and `INPUTS`;
+  clocks of copies, `LOG` and `VIRTUAL_CLOCK`
 - `passes`: phases, `PREFILL`, `DECODE` and `MIXED`, all in `PASS_PHASES`
 - `kv_events`: kinds of accesses by code, `K_READ`, `V_READ`, `K_WRITE`, `V_WRITE`, with their names
   in `KINDS`; of a flush its kernels `WRITE` and `ATTENTION`, its `COLUMNS` and `COLUMNS_VERSION`,
   and `ALL_HEADS`; a kernel's `RECORD` of an access, with `RECORD_ALL_HEADS`; `VIRTUAL_CLOCK`
-- `kv_plan`: `KvGroup`, `has_one_block_table`
+- `kv_plan`: `KvGroup`, `has_one_block_table`, `unless_one_block_table`
 - `rebuilds`: `rebuild_parts`, in which K and V are made of a request's activations
 """
 

@@ -1,10 +1,14 @@
 """Access to vLLM inside one of its processes; importing this module imports vLLM.
 
-`platforms` says what vLLM computes on: `is_cuda`, `is_vllms`. `kv_planning` has `plan`, vLLM's own
-of the KV cache of a model.
+- `platforms` says what vLLM computes on: `is_cuda`, `is_vllms`
+- `kv_planning` has `plan`, vLLM's own of the KV cache of a model
+- `connectors`: `SwapConnector`, the base class of KV connectors, its `SwapOrders` of `Blocks`, and
+  the `Link` on which orders take virtual time; `contexts` of the requests of a pass, their
+  `external_id`; `require_one_block_table`; `rebuild_parts`, in which K and V are rebuilt
 """
 
 from kvscope.engine.vllm import kv_planning, platforms
+from kvscope.engine.vllm.connectors import base as connectors
 from kvscope.engine.vllm.kv_groups import groups_of
 
-__all__ = ["groups_of", "kv_planning", "platforms"]
+__all__ = ["connectors", "groups_of", "kv_planning", "platforms"]

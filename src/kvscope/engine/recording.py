@@ -83,7 +83,7 @@ class Transfer:
 
     request_id: str | None  # None: of several requests of a pass
     direction: str  # copies.OUT or copies.IN
-    kind: str  # copies.KV or copies.ACTIVATIONS
+    kind: str  # copies.KV or copies.INPUTS
     blocks: int
     bytes: int
     start_ns: int | None  # of the platform's clock; on a GPU the copy is launched then

@@ -12,12 +12,12 @@ class HostPool:
 
     def __init__(self, rules: Rules) -> None:
         self._rules, self._size = rules, rules.block_size
-        self.kv_blocks = self.activation_blocks = 0
+        self.kv_blocks = self.input_blocks = 0
 
     @property
     def used(self) -> int:
         """Blocks in use."""
-        return self.kv_blocks + self.activation_blocks
+        return self.kv_blocks + self.input_blocks
 
     def has_room(self, blocks: int) -> bool:
         """Whether so many blocks of K and V fit."""
@@ -37,7 +37,7 @@ class HostPool:
     def drop_saved(self, request: Request) -> None:
         """Keep no activations of a request any more."""
         if request.saved is not None:
-            self.activation_blocks -= blocks_of(request.saved, self._size)
+            self.input_blocks -= blocks_of(request.saved, self._size)
             request.saved = None
 
     def drop(self, request: Request) -> None:
@@ -52,11 +52,11 @@ class HostPool:
         """
         before, saved = request.tokens, request.saved or 0
         needed = blocks_of(before + more, self._size) - blocks_of(saved, self._size)
-        room = self._rules.activation_blocks_total - self.activation_blocks
+        room = self._rules.input_blocks_total - self.input_blocks
         if before != saved or needed > room:
             self.drop_saved(request)
             return 0
-        self.activation_blocks += needed
+        self.input_blocks += needed
         request.saved = before + more
         return blocks_of(before + more, self._size) - before // self._size
 

@@ -50,8 +50,8 @@ class Rules:
     groups: Sequence[Group]
     block_bytes: int = 0
     host_blocks_total: int = 0
-    activation_blocks_total: int = 0
-    activation_block_bytes: int = 0
+    input_blocks_total: int = 0
+    input_block_bytes: int = 0
     prefix_caching: bool = False
     whole: bool = False
     always: str | None = None
@@ -70,7 +70,7 @@ class Rules:
     @property
     def host_kv_blocks(self) -> int:
         """Blocks of the host pool for K and V."""
-        return self.host_blocks_total - self.activation_blocks_total
+        return self.host_blocks_total - self.input_blocks_total
 
     @property
     def kept_free(self) -> int:

@@ -12,7 +12,7 @@ from math import inf
 from typing import NamedTuple
 
 from kvscope.actions import RECOMPUTE, Action, action
-from kvscope.copies import ACTIVATIONS, IN, KV, OUT
+from kvscope.copies import IN, INPUTS, KV, OUT
 from kvscope.evidence import BLOCKS, CLOCK, JOBS, ORDER, SETTINGS, TOKEN_IDS
 from kvscope.judge.columns import blocks_of
 from kvscope.judge.evidence import CACHED
@@ -266,10 +266,10 @@ class Twin:
                 self._copy(request, IN, KV, there)
             self._host.drop_kv(request)
         elif brings:
-            self._copy(request, IN, ACTIVATIONS, there)
+            self._copy(request, IN, INPUTS, there)
 
     def _copy(self, request: Request, direction: str, kind: str, blocks: int) -> None:
-        size = self.rules.activation_block_bytes if kind == ACTIVATIONS else self.rules.block_bytes
+        size = self.rules.input_block_bytes if kind == INPUTS else self.rules.block_bytes
         self._copies.append((request.id, direction, kind, blocks, blocks * size))
 
     # ------------------------------------------------------------------ loads
@@ -418,7 +418,7 @@ class Twin:
 
         Those that begin come before those that go on or resume, as vLLM lists the rows of a pass.
         """
-        if not self.rules.activation_blocks_total:
+        if not self.rules.input_blocks_total:
             return {}
         found, blocks = {}, 0
         new = {row.request_id for row in rows if self.requests[row.request_id].first_s is None}
@@ -431,9 +431,9 @@ class Twin:
                 found[request.id] = row.tokens
                 blocks += count
         if found:
-            token_bytes = self.rules.activation_block_bytes // self._size
+            token_bytes = self.rules.input_block_bytes // self._size
             copied = sum(found.values()) * token_bytes
-            self._copies.append((None, OUT, ACTIVATIONS, blocks, copied))
+            self._copies.append((None, OUT, INPUTS, blocks, copied))
         return found
 
     def _row(self, row: Scheduled, saved: dict[str, int], pass_tokens: int) -> Request | None:

@@ -36,10 +36,10 @@ class PreemptionCosts(Protocol):
         """Seconds to copy K and V of blocks."""
 
     def fetch_s(self, blocks: int, runs: int) -> tuple[float, float]:
-        """Seconds to copy the activations of blocks to the device."""
+        """Seconds to copy the inputs of attention of blocks to the device."""
 
     def rebuild_s(self, tokens: int) -> float:
-        """Seconds to make K and V of the activations of tokens."""
+        """Seconds to make K and V of the inputs of attention of tokens."""
 
     def write_through_s(self, tokens: int, most: int) -> float:
         """Seconds by which passes are longer that save a request's tokens, as they come."""
@@ -57,6 +57,17 @@ class CostModel:
     hardware: Callable[[], Sequence[str]]
     sha256: Callable[[str], str]
     costs: Callable[[Conditions, str | None, Mapping[str, float]], PreemptionCosts]
+
+
+def swap_s(cost: PreemptionCosts, tokens: int) -> float:
+    """To copy K and V of a request's tokens out and in."""
+    blocks = -(-tokens // cost.block_size)
+    return sum(cost.swap_s(blocks, 1, way)[0] for way in ("out", "in"))
+
+
+def rebuild_s(cost: PreemptionCosts, tokens: int) -> float:
+    """To fetch the inputs of attention of a request's tokens, and rebuild K and V."""
+    return cost.fetch_s(-(-tokens // cost.block_size), 1)[0] + cost.rebuild_s(tokens)
 
 
 def cost_model() -> CostModel:

@@ -43,7 +43,7 @@ def _on_vllm(experiment: "Experiment") -> bool:
 def _cut(experiment: "Experiment") -> bool:
     """Passes end at the policy's own budget, and no window holds what a pass computes besides."""
     own = experiment.batching.pass_tokens is not None and experiment.model.keeps_all
-    return _on_vllm(experiment) and own and experiment.overflow.name != "activation"
+    return _on_vllm(experiment) and own and not experiment.overflow.stages_passes
 
 
 def _untraced(experiment: "Experiment") -> bool:

@@ -135,6 +135,10 @@ class ChosenOverflow(Protocol):
     def victim(self) -> str:
         """Whom it preempts."""
 
+    @property
+    def resumes_at_once(self) -> bool:
+        """Whether victims resume in the pass that admits them."""
+
     def refusal(self, groups: Sequence[KvGroup]) -> str:
         """Why it does not take a model with such KV groups, in a sentence; '' if it does."""
 

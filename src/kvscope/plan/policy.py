@@ -28,10 +28,10 @@ class Batching(Option):
 
 
 class HostPools(NamedTuple):
-    """Of the host pool of K and V, and of that of activations: blocks, or bytes of a block."""
+    """Of the host pool of K and V, and of that of inputs of attention: blocks, or bytes of one."""
 
     kv: int = 0
-    activations: int = 0
+    inputs: int = 0
 
 
 LAST: Final = "last"
@@ -66,6 +66,13 @@ class Overflow(Option):
     the most tokens in the cache; one at random; or the one whose preemption costs least by the cost
     model.
     """
+
+    only_action: ClassVar[str | None] = None
+    """The name of its action, where it has but one; it is not inherited."""
+    resumes_at_once: ClassVar[bool] = False
+    """Whether victims resume in the pass that admits them, instead of waiting for copies."""
+    stages_passes: ClassVar[bool] = False
+    """Whether its copies hold what a pass computes, of up to `engine.max_num_batched_tokens`."""
 
     victim: Annotated[Whom, Label("victim", "victim {}")] = LAST
 

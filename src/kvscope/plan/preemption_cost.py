@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cache
 
 from kvscope.actions import Action, action
-from kvscope.plan.costs import PreemptionCosts, cost_model
+from kvscope.plan.costs import PreemptionCosts, cost_model, rebuild_s, swap_s
 from kvscope.plan.parts import Conditions
 from kvscope.plan.policy import Overflow
 
@@ -26,17 +26,6 @@ def preemption_cost(overflow: Overflow, experiment: Conditions) -> Callable[[int
         return action_s(cost, action(action_of(tokens)), tokens) if tokens else 0.0
 
     return seconds
-
-
-def swap_s(cost: PreemptionCosts, tokens: int) -> float:
-    """To copy K and V of a request's tokens out and in."""
-    blocks = -(-tokens // cost.block_size)
-    return sum(cost.swap_s(blocks, 1, way)[0] for way in ("out", "in"))
-
-
-def rebuild_s(cost: PreemptionCosts, tokens: int) -> float:
-    """To fetch the activations of a request's tokens, and rebuild K and V."""
-    return cost.fetch_s(-(-tokens // cost.block_size), 1)[0] + cost.rebuild_s(tokens)
 
 
 def action_s(cost: PreemptionCosts, done: Action, tokens: int) -> float:

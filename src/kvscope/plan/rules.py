@@ -11,8 +11,6 @@ from kvscope.plan.parts import CacheSettings, Conditions, TracingSettings
 from kvscope.setting_values import VLLM_0_4_2
 
 SIZES = CacheSettings.one_of
-# Overflow policies whose victims resume in the pass that admits them.
-AT_ONCE = ("recompute", "swap", "activation", "adaptive")
 
 
 class CompleteExperiment(Conditions, Protocol):
@@ -137,7 +135,7 @@ def _reserving_matters(experiment: CompleteExperiment) -> None:
     batching, overflow = experiment.batching, experiment.overflow
     if experiment.cache.admission == VLLM_0_4_2:
         key, why = "cache.admission", f"={VLLM_0_4_2}, which gives a prompt all its blocks at once"
-    elif batching.name in ("mixed", "prefill_first") and overflow.name in AT_ONCE:
+    elif batching.name in ("mixed", "prefill_first") and overflow.resumes_at_once:
         key, why = "batching", f"={batching.name}, whose first chunk is the whole prompt"
     else:
         return

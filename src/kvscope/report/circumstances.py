@@ -228,7 +228,7 @@ def _block(run: ReportedRun) -> str | None:
     engine = run.record.engine
     if engine.block_bytes is None:
         return None
-    sizes = {"": engine.block_bytes, " as activations": engine.activation_block_bytes}
+    sizes = {"": engine.block_bytes, " as activations": engine.input_block_bytes}
     kib = [f"{number_text(size / 1024)} KiB{words}" for words, size in sizes.items() if size]
     return f"{plural(engine.block_size, 'token')}, {' or '.join(kib)} over all layers"
 

@@ -40,7 +40,7 @@ def context_bytes_wrong(run: RunTables) -> Violations:
     """The bytes in use are those of K and V in some blocks, of activations in others, and of ids,
     which take none.
     """
-    sizes = (int(run.engine.block_bytes or 0), run.engine.activation_block_bytes)
+    sizes = (int(run.engine.block_bytes or 0), run.engine.input_block_bytes)
     most = run.steps["kv_blocks_used"].astype("int64") * max(sizes)
     found = run.steps["context_bytes"].fillna(-1).astype("int64")
     # whole blocks: multiples of what divides both sizes

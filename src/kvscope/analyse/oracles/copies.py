@@ -14,7 +14,7 @@ from kvscope.analyse.oracles.run_tables import (
     previous,
 )
 from kvscope.analyse.oracles.waiting import without_cpu_s
-from kvscope.copies import ACTIVATIONS, copies_of
+from kvscope.copies import INPUTS, copies_of
 from kvscope.oracle import NONE, Violations
 
 FASTEST_BYTES_PER_S = 2e12
@@ -59,7 +59,7 @@ def copy_time_wrong(run: RunTables) -> Violations:
     fast = bad_rows(rows, impossible, lambda r: f"{r['bytes']} bytes in {r['took']:.9f} s")
     fast += bad_rows(
         rows,
-        rows["rebuild_s"].notna() != (rows["kind"] == ACTIVATIONS),
+        rows["rebuild_s"].notna() != (rows["kind"] == INPUTS),
         lambda r: f"rebuild_s is {r['rebuild_s']} of a copy of {r['kind']}",
     )
     if not run.engine.copies_awaited:

@@ -99,10 +99,10 @@ _IN_BYTES = _seen(
         bool(run.steps["kv_bytes_used"].notna().any()) and workload.has_all_settings(run)
     ),
 )
-_ACTIVATIONS_KEPT = _seen(
+_INPUTS_KEPT = _seen(
     "activations in place of K and V",
     also=lambda run: (
-        bool(run.steps["context_bytes"].notna().any()) and run.engine.activation_block_bytes > 0
+        bool(run.steps["context_bytes"].notna().any()) and run.engine.input_block_bytes > 0
     ),
 )
 _IN_ORDER = _seen("passes that are scheduled one after another", ORDER)
@@ -185,7 +185,7 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     *starmap(_tentative, BATCH.tentative),
     Oracle(batches.batching_wrong, _SETTINGS),
     Oracle(cache.capacity_exceeded, _PASSES),
-    Oracle(cache.context_bytes_wrong, _ACTIVATIONS_KEPT),
+    Oracle(cache.context_bytes_wrong, _INPUTS_KEPT),
     Oracle(kv_groups.groups_wrong, _GROUPS),
     Oracle(kv_groups.groups_differ, _IN_BYTES),
     Oracle(preemptions.preemption_misplaced, _PREEMPTIONS),

@@ -62,21 +62,21 @@ def _of_host_pools(run: RunTables, block_bytes: int | None) -> Iterator[Pair]:
         return
     policy = registry.load("overflow", name)
     assert issubclass(policy, Overflow)
-    there, activations = made.host_blocks_total, made.activation_blocks_total
+    there, inputs = made.host_blocks_total, made.input_blocks_total
     if there is None:
         there = int(run.steps["host_blocks_total"].iloc[0])
-    size = _activation_block_bytes(run.section("cache").get("block_size"), run.section("model"))
+    size = _input_block_bytes(run.section("cache").get("block_size"), run.section("model"))
     due = policy.host_pools(
         overflow,
         HostPools(block_bytes or 1, size or 1),
-        HostPools(there - activations, activations),
+        HostPools(there - inputs, inputs),
     )
     if due is None:
         return
-    if due.activations:
-        yield "activation_block_bytes", made.stated("activation_block_bytes"), size
+    if due.inputs:
+        yield "activation_block_bytes", made.stated("input_block_bytes"), size
     yield "host_blocks_total", there, sum(due)
-    yield "activation_blocks_total", activations, due.activations
+    yield "activation_blocks_total", inputs, due.inputs
 
 
 def _block_bytes(cache: Mapping[str, Any], model: Mapping[str, Any]) -> int | None:
@@ -97,8 +97,8 @@ def _kept_elements(model: Mapping[str, Any]) -> list[Any]:
     return [model.get("block_layers"), max(one.get("token_elements", 0) for one in kinds)]
 
 
-def _activation_block_bytes(block_size: Any, model: Mapping[str, Any]) -> int | None:
-    """Bytes of the activations of a block; None if the settings lack a size of the model."""
+def _input_block_bytes(block_size: Any, model: Mapping[str, Any]) -> int | None:
+    """Bytes of a block's inputs of attention; None if the settings lack a size of the model."""
     parts = [block_size, *(model.get(key) for key in ("layers", "hidden_size"))]
     width = BYTES.get(str(model.get("dtype")))
     if width is None or not all(isinstance(part, int) for part in parts):

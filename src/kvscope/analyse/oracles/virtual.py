@@ -11,7 +11,7 @@ from kvscope.analyse.oracles.facts import device_class
 from kvscope.analyse.oracles.run_tables import NANOSECONDS, RunTables, bad_rows, combine
 from kvscope.analyse.planned import experiment_of
 from kvscope.arraytypes import Bools, Floats
-from kvscope.copies import ACTIVATIONS
+from kvscope.copies import INPUTS
 from kvscope.oracle import Violations
 from kvscope.plan.devices.dry import TOKEN, Dry
 from kvscope.run_data import of_repeat
@@ -73,9 +73,9 @@ def _of_repeat(run: RunTables, number: int, device: Dry) -> Iterator[Violations]
 
 def _block_counts(run: RunTables, copies: pd.DataFrame) -> Floats:
     """Blocks that each copy moves, by its bytes: what is saved may be a part of one."""
-    of_activations = (copies["kind"] == ACTIVATIONS).to_numpy()
-    sizes = float(run.engine.activation_block_bytes or 1), float(run.engine.block_bytes or 1)
-    counts: Floats = copies["bytes"].to_numpy(float) / np.where(of_activations, *sizes)
+    of_inputs = (copies["kind"] == INPUTS).to_numpy()
+    sizes = float(run.engine.input_block_bytes or 1), float(run.engine.block_bytes or 1)
+    counts: Floats = copies["bytes"].to_numpy(float) / np.where(of_inputs, *sizes)
     return counts
 
 

@@ -28,7 +28,6 @@ class ConstantCosts:
         assert isinstance(device, Dry)
         self._pass_s, self._block_s = device.pass_s, device.copy_s
         self.block_size, self.block_bytes = cache.block_size, experiment.block_bytes
-        self.activation_block_bytes = cache.block_size * experiment.model.activation_bytes_per_token
 
     def pass_s(self, rows: Iterable[tuple[int, int]]) -> float:
         """Seconds of any pass."""
@@ -44,9 +43,9 @@ class ConstantCosts:
         return blocks * self._block_s
 
     def rebuild_s(self, tokens: int, host_blocks: Sequence[int]) -> tuple[float, float]:
-        """Seconds to fetch activations; to rebuild K and V of them takes a pass."""
+        """Seconds to fetch inputs of attention; to rebuild K and V of them takes a pass."""
         return len(host_blocks) * self._block_s, self._pass_s
 
     def save_s(self, tokens: int, runs: int) -> tuple[float, float]:
-        """Seconds to write activations through: of a block's tokens as many as of the block."""
+        """Seconds to save inputs of attention: of a block's tokens as many as of the block."""
         return 0.0, tokens / self.block_size * self._block_s

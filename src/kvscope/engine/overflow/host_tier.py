@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from kvscope.actions import Action
 from kvscope.engine.clock import Clock
-from kvscope.engine.overflow.policy import OverflowPolicy, Victim, VictimBlocks
+from kvscope.engine.overflow.policy import KnownRequest, OverflowPolicy, Victim, VictimBlocks
 from kvscope.engine.recording import Recording
 
 if TYPE_CHECKING:
     from kvscope.engine.devices.platform import Platform
     from kvscope.engine.overflow.contents import SwapChecks
-    from kvscope.engine.overflow.forecast import Forecast, KnownRequest
 
 
 class HostTier:
@@ -57,14 +56,14 @@ class HostTier:
         """Whether a preempted request's tokens are kept on the host."""
         return False
 
-    def follow(self, policy: OverflowPolicy, forecast: "Forecast") -> None:
-        """Receive the overflow policy and what the scheduler expects, before anything runs."""
+    def follow(self, policy: OverflowPolicy, scheduler: Any) -> None:
+        """Receive the overflow policy and the scheduler, before anything runs."""
 
-    def victim(self, request: "KnownRequest", forecast: "Forecast") -> Victim:
+    def victim(self, request: KnownRequest) -> Victim:
         """A request that is preempted, with what the host has of it or has room for."""
-        return forecast.now(request)
+        return Victim.of(request)
 
-    def loadable(self, request: "KnownRequest", cached: int) -> int:
+    def loadable(self, request: KnownRequest, cached: int) -> int:
         """Tokens that a waiting request can have from the host, after its `cached` first ones."""
         return 0
 

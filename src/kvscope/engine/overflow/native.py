@@ -32,6 +32,7 @@ class Native(OverflowPolicy):
     The host has `host_blocks` blocks, or as many as fit into `host_gib`.
     """
 
+    only_action: ClassVar[str | None] = NATIVE.name
     one_of: ClassVar[tuple[str, ...]] = ("host_blocks", "host_gib")
     prompt_only: ClassVar[bool] = True
     """vLLM's `offload_prompt_only`."""
@@ -110,4 +111,5 @@ class Native(OverflowPolicy):
 class NativeFull(Native):
     """The same with `offload_prompt_only` off: blocks of outputs are stored, too."""
 
+    only_action: ClassVar[str | None] = NATIVE.name
     prompt_only: ClassVar[bool] = False

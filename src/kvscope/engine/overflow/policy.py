@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol, Self
 
 from kvscope.actions import RECOMPUTE, Action
 from kvscope.errors import BadInput
@@ -19,6 +19,25 @@ or a window has left it behind.
 """
 
 
+class KnownRequest(Protocol):
+    """Attributes of vLLM's requests that policies are told of."""
+
+    request_id: str
+    arrival_time: float
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    num_preemptions: int
+    max_tokens: int
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens that it has been given."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of its prompt, and those that it has been given."""
+
+
 @dataclass(frozen=True)
 class Victim:
     """A running request that may be preempted."""
@@ -29,39 +48,19 @@ class Victim:
     tokens: int  # tokens whose K and V are in its blocks
     preemptions: int  # previous preemptions
     arrival: float = 0.0  # when the engine received it; what counts is the order
-    beside: int = 0  # requests that run with it
-    together: int = 1  # requests that are expected to resume or begin in the pass that resumes it
-    again: int = 0  # times that it is expected to be preempted at once if it is recomputed
-    # Of a request that is preempted, if there is a host pool:
-    room: bool = False  # the pool has room for its K and V
-    activations: bool = False  # the pool has the activations of all its tokens
+    room: bool = False  # of one that is preempted: the host pool has room for its K and V
 
-
-class Growth(NamedTuple):
-    """Of a request: its tokens in the cache after this pass, and the most that it may have."""
-
-    tokens: int
-    most: int
-
-    def after(self, passes: int) -> "Growth":
-        """The same, so many passes later."""
-        return Growth(self.tokens + passes, self.most)
-
-    @property
-    def runs(self) -> bool:
-        """Whether it has not ended."""
-        return self.tokens <= self.most
-
-
-@dataclass(frozen=True)
-class Outlook:
-    """What is to come of a request that begins: its growth, and how it is at each preemption.
-
-    `victims` have their activations if there is room for them and they are saved.
-    """
-
-    growth: Growth
-    victims: tuple[Victim, ...]
+    @classmethod
+    def of(cls, request: KnownRequest) -> Self:
+        """A running request as it is."""
+        return cls(
+            request_id=request.request_id,
+            prompt_tokens=request.num_prompt_tokens,
+            output_tokens=request.num_output_tokens,
+            tokens=request.num_computed_tokens,
+            preemptions=request.num_preemptions,
+            arrival=request.arrival_time,
+        )
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ class OverflowPolicy(Overflow):
         self.prepare(experiment)
 
         def action_of(tokens: int) -> str:
-            return self.action(Victim("", 0, 0, tokens, 0, room=True, activations=True)).name
+            return self.action(Victim("", 0, 0, tokens, 0, room=True)).name
 
         return action_of
 
@@ -154,13 +153,6 @@ class OverflowPolicy(Overflow):
         refused = action.needs_pool and not kept
         predicted_s = self.predicted_s(victim, action) if victim.tokens else None
         return Preempted(RECOMPUTE if refused else action, refused, predicted_s)
-
-    def saves(self, outlook: Outlook) -> bool:
-        """Whether the activations of a request that begins are written through, if there is a pool.
-
-        A request begins again if it is recomputed.
-        """
-        return True
 
     def predicted_s(self, victim: Victim, action: Action) -> float | None:
         """The seconds that the policy expects the action to cost; None if it expects nothing."""

@@ -24,6 +24,8 @@ class Swap(OverflowPolicy):
     into `host_gib`. `connector` is the KV connector that copies, 'module:Class'.
     """
 
+    only_action: ClassVar[str | None] = SWAP.name
+    resumes_at_once: ClassVar[bool] = True
     connector: ClassVar[str] = "kvscope.engine.vllm.connectors.swap:SwapConnector"
     one_of: ClassVar[tuple[str, ...]] = ("host_blocks", "host_gib")
     in_id: ClassVar[tuple[str, ...]] = ("host_memory", "copies")

@@ -15,9 +15,8 @@ from vllm.v1.request import Request, RequestStatus
 from kvscope.actions import RECOMPUTE
 from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.engine.clock import Clock
-from kvscope.engine.overflow.forecast import Forecast
 from kvscope.engine.overflow.host_tier import tier_of
-from kvscope.engine.overflow.policy import OverflowPolicy, Preempted
+from kvscope.engine.overflow.policy import OverflowPolicy, Preempted, Victim
 from kvscope.engine.overflow.victims import Rank
 from kvscope.engine.vllm.kv_groups import groups_of, in_order
 from kvscope.engine.vllm.prefix_cache import PrefixCache
@@ -60,7 +59,6 @@ class PolicyScheduler(Scheduler):
         self.overflow = OverflowPolicy(name="")
         self.carried_out = Preempted(RECOMPUTE)  # for the last victim
         self.tier = tier_of(self.connector)
-        self.forecast = Forecast(self)
         self.watermark_when_idle = False  # vLLM has no watermark while nothing runs
         self.kept_free = 0  # blocks that must be free for a running request to go on
         self._rank: Rank | None = None
@@ -83,7 +81,7 @@ class PolicyScheduler(Scheduler):
         """Set the policies, the clock of copies, and the rank of victims, if any."""
         self.batching, self.overflow, self._rank = batching, overflow, rank
         self.tier.clock = clock
-        self.tier.follow(overflow, self.forecast)
+        self.tier.follow(overflow, self)
         if rank is not None:  # vLLM then preempts the running request of the highest `priority`
             self.policy = SchedulingPolicy.PRIORITY
 
@@ -216,7 +214,7 @@ class PolicyScheduler(Scheduler):
         """Schedule the next pass; an empty schedule is none."""
         if self._rank is not None:
             for request in self.running:
-                request.priority = self._rank(self.forecast.now(request))
+                request.priority = self._rank(Victim.of(request))
         lost = self._preemptions
         scheduled = self._fill(throttle_prefills)
         while self._preemptions > lost and not scheduled.total_num_scheduled_tokens:
@@ -236,7 +234,7 @@ class PolicyScheduler(Scheduler):
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
         self._preemptions += 1
-        victim = self.tier.victim(request, self.forecast)
+        victim = self.tier.victim(request)
         blocks = self._held_blocks(request.request_id)
         shared = {name for name, block in blocks.items() if block.ref_cnt > 1}
         own = [None if name in shared else name for name in self.blocks_of(request.request_id)]

@@ -9,8 +9,6 @@ from kvscope_model.bootstrap import bootstrap_interval
 from kvscope_model.calibration.recosting import Recosting
 from kvscope_model.device import Modeled
 
-# What overflow policies do whose costs the model has.
-ACTIONS = {actions.RECOMPUTE.name, actions.SWAP.name, "activation"}
 ALL_AT_ONCE = "all_at_once"  # `workload.arrival`
 
 Interval = tuple[float, float]
@@ -26,7 +24,8 @@ def modeled_intervals(records: Records, values: Mapping[Metric, float]) -> dict[
     experiment = planned.experiment_of(records)
     fits = experiment.device.fits if isinstance(experiment.device, Modeled) else ()
     known = experiment.workload.arrival == ALL_AT_ONCE and not records.has_followers
-    known &= ACTIONS.issuperset(records.preemptions["policy"].dropna()) and records.jobs.empty
+    known &= all(map(_has_cost, records.preemptions["policy"].dropna().unique()))
+    known &= records.jobs.empty
     if not fits or not known:
         return {}
     repeat = next(records.repeats())
@@ -41,3 +40,8 @@ def modeled_intervals(records: Records, values: Mapping[Metric, float]) -> dict[
         metric.name: bootstrap_interval(values[metric], samples)
         for metric, samples in zip(changing, zip(*found, strict=True), strict=True)
     }
+
+
+def _has_cost(name: str) -> bool:
+    """Whether the model has the cost of an action."""
+    return name == actions.RECOMPUTE.name or actions.action(name).needs_pool

@@ -85,7 +85,7 @@ class Moves:
         columns = resumed["step"], resumed["request_id"], missed
         tokens = {(step, name): count for step, name, count in zip(*columns, strict=True)}
         rebuilt = [
-            tokens.get((step, name), 0) if kind == kinds.ACTIVATIONS else 0
+            tokens.get((step, name), 0) if kind == kinds.INPUTS else 0
             for step, name, kind in zip(rows["step"], rows["request_id"], rows["kind"], strict=True)
         ]
         return cls(

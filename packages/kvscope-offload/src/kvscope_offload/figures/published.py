@@ -72,7 +72,7 @@ def _smaller(runs: Runs) -> Gains:
     known = {
         at: found
         for at, found in runs.items()
-        if "act_only" in found and found["act_only"].record.engine.activation_block_bytes
+        if "act_only" in found and found["act_only"].record.engine.input_block_bytes
     }
     return _ratio("kv_only", "act_only", "kv_bytes_peak")(known)
 

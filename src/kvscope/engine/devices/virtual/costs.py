@@ -7,13 +7,12 @@ from typing import Protocol
 class Costs(Protocol):
     """Seconds of the passes and copies of one experiment.
 
-    Blocks have `block_bytes` of K and V, or `activation_block_bytes`. The host waits for copies to
-    `pageable` memory. Where the `host_copies` by itself, it does so between passes.
+    Blocks have `block_bytes` of K and V. The host waits for copies to `pageable` memory. Where the
+    `host_copies` by itself, it does so between passes.
     """
 
     block_size: int
     block_bytes: int
-    activation_block_bytes: int
     pageable: bool
 
     @property
@@ -34,7 +33,7 @@ class Costs(Protocol):
         """Seconds of a job of vLLM's offloading."""
 
     def rebuild_s(self, tokens: int, host_blocks: Sequence[int]) -> tuple[float, float]:
-        """Seconds to fetch activations from these host blocks, and to rebuild K and V of them."""
+        """Seconds to fetch inputs of attention from these host blocks, and to rebuild K and V."""
 
     def save_s(self, tokens: int, runs: int) -> tuple[float, float]:
-        """Seconds to write activations through: on the device, and on its link to the host."""
+        """Seconds to save inputs of attention: on the device, and on its link to the host."""

@@ -6,8 +6,9 @@ request and of the copies for the pass being scheduled. The worker's half copies
 forward pass.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from kvscope.actions import Action
-from kvscope.copies import IN, KV, OUT
+from kvscope.copies import IN, KV, OUT, VIRTUAL_CLOCK
 from kvscope.engine.overflow.host_pool import HostPool
 from kvscope.engine.overflow.host_tier import HostTier
 from kvscope.engine.overflow.policy import Victim, VictimBlocks
@@ -33,7 +34,7 @@ from kvscope.kv_plan import has_one_block_table
 
 if TYPE_CHECKING:
     from kvscope.engine.devices.platform import Platform
-    from kvscope.engine.overflow.forecast import Forecast
+    from kvscope.engine.vllm.link import Link
 
 Blocks = tuple[int, ...]
 Order = tuple[str, Blocks, Blocks]  # the workload's request, blocks of the cache, of the pool
@@ -41,10 +42,33 @@ Order = tuple[str, Blocks, Blocks]  # the workload's request, blocks of the cach
 
 @dataclass
 class SwapOrders(KVConnectorMetadata):
-    """What to copy for one pass."""
+    """What to copy for one pass; on a device without a worker, it says how long that takes."""
 
     out: list[Order] = field(default_factory=list)
     into: list[Order] = field(default_factory=list)
+
+    def before_pass(self, link: "Link") -> Iterator[Transfer]:
+        """Take the virtual time of the copies before the pass, out first, once the link is free."""
+        for direction, ordered in ((OUT, self.out), (IN, self.into)):
+            for request_id, blocks, host in ordered:
+                start_ns = link.begin_ns()
+                device_s, issue_s = link.costs.copy_s(host, direction)
+                link.clock.wait(device_s)
+                yield Transfer(
+                    request_id,
+                    direction,
+                    KV,
+                    len(blocks),
+                    len(blocks) * link.costs.block_bytes,
+                    start_ns,
+                    start_ns + round(issue_s * 1e9),
+                    partial(float, device_s),
+                    clock=VIRTUAL_CLOCK,
+                )
+
+    def after_pass(self, link: "Link") -> Iterator[Transfer]:
+        """Take the virtual time of what the pass has computed and is copied: nothing of it is."""
+        return iter(())
 
 
 @dataclass
@@ -103,12 +127,16 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA, HostTier):
 
     # ------------------------------------------------------------------ the scheduler's half
 
-    def victim(self, request: Any, forecast: "Forecast") -> Victim:
+    def victim(self, request: Any) -> Victim:
         """A request that is preempted, with what the pool has room for."""
-        victim = forecast.victim(request)
-        tokens = np.array(victim.tokens)
-        needed = sum(group.held_blocks(tokens, tokens) for group in self.groups)
-        return replace(victim, room=bool(needed <= self.pool.free))
+        victim = Victim.of(request)
+        return replace(victim, room=self.has_room(victim.tokens))
+
+    def has_room(self, tokens: int) -> bool:
+        """Whether the pool has room for K and V of a request's tokens."""
+        context = np.array(tokens)
+        needed = sum(group.held_blocks(context, context) for group in self.groups)
+        return bool(needed <= self.pool.free)
 
     def keep(self, action: Action, request_id: str, tokens: int, blocks: VictimBlocks) -> bool:
         """Order the copy of a victim's blocks, by an action that copies."""
@@ -207,9 +235,14 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA, HostTier):
         # Layers of different KV groups have the same memory, each for blocks of its own.
         apart = {cache.data_ptr(): cache for cache in kv_caches.values()}
         self.cache = copies.cache_planes(list(apart.values()))
-        self.host, self.host_memory = copies.host_planes(self.cache, self.pool.size, self.pinned)
+        self.host = self.allocate(self.cache, self.pool.size)
         self.pieces = len(self.cache)  # contiguous pieces of a block
         self.block_bytes = sum(plane.shape[1] for plane in self.cache)
+
+    def allocate(self, like: copies.Planes, blocks: int) -> copies.Planes:
+        """Host memory of so many blocks for planes like these."""
+        planes, self.host_memory = copies.host_planes(like, blocks, self.pinned)
+        return planes
 
     def handle_preemptions(self, kv_connector_metadata: SwapOrders) -> None:
         """Copy out, before anything of the pass can write to the victims' blocks."""

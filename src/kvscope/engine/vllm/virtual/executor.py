@@ -6,7 +6,6 @@ answered with the tokens of the workload, or all with the same one.
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -15,10 +14,9 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheSpec
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
-from kvscope.copies import ACTIVATIONS, IN, KV, OUT, VIRTUAL_CLOCK
-from kvscope.engine.recording import Transfer
 from kvscope.engine.vllm.connectors.native import NativeOrders
 from kvscope.engine.vllm.connectors.swap import SwapOrders, SwapReport
+from kvscope.engine.vllm.link import Link
 from kvscope.engine.vllm.outputs import known_outputs
 from kvscope.engine.vllm.scheduled import contexts
 from kvscope.engine.vllm.virtual.block_tables import BlockTables
@@ -64,7 +62,7 @@ class VirtualExecutor(WithoutWorker):
         self._tokens: dict[str, int] = {}  # of each unfinished request: its length
         self._outputs: dict[str, Iterator[int]] = {}  # and what it is still to be given
         self._blocks = BlockTables()
-        self._link_free_ns = 0  # what a pass saved has crossed the link to the host
+        self._link = Link(self.clock, self.costs)
         self.offloading = VirtualOffloading(self.clock, self.costs)
 
     def get_kv_cache_specs(self) -> list[dict[str, KVCacheSpec]]:
@@ -102,7 +100,8 @@ class VirtualExecutor(WithoutWorker):
         orders = scheduler_output.kv_connector_metadata
         if isinstance(orders, NativeOrders):
             self.offloading.before_pass(orders)
-        transfers = list(self._copied(orders))
+        moving = orders if isinstance(orders, SwapOrders) else SwapOrders()
+        transfers = list(moving.before_pass(self._link))
         self._follow_lengths(scheduler_output)
         started = dict(contexts(scheduler_output))
         scheduled = scheduler_output.num_scheduled_tokens
@@ -111,7 +110,7 @@ class VirtualExecutor(WithoutWorker):
             self.listener.note(scheduled, started, self._blocks.of, self.clock.now_ns())
         if scheduled:
             self.clock.wait(self.costs.pass_s((n, started[name]) for name, n in scheduled.items()))
-        transfers += self._saved(orders)
+        transfers += moving.after_pass(self._link)
         sampled = [self._sampled(name, started[name] + n) for name, n in scheduled.items()]
         output = ModelRunnerOutput(
             req_ids=list(scheduled),
@@ -144,75 +143,6 @@ class VirtualExecutor(WithoutWorker):
             return []
         self._tokens[name] += 1
         return [next(self._outputs[name])]
-
-    def _copied(self, orders: Any) -> Iterator[Transfer]:
-        """Copy what the connector orders before the pass, out first, once the link is free."""
-        if not isinstance(orders, SwapOrders):
-            return
-        rebuild = getattr(orders, "rebuild", ())
-        if orders.out or orders.into or rebuild:
-            self.clock.wait(max(0, self._link_free_ns - self.clock.now_ns()) * 1e-9)
-        for direction, ordered in ((OUT, orders.out), (IN, orders.into)):
-            for request_id, blocks, host in ordered:
-                device_s, issue_s = self.costs.copy_s(host, direction)
-                start_ns = self.clock.now_ns()
-                self.clock.wait(device_s)
-                yield Transfer(
-                    request_id,
-                    direction,
-                    KV,
-                    len(blocks),
-                    len(blocks) * self.costs.block_bytes,
-                    start_ns,
-                    start_ns + round(issue_s * 1e9),
-                    partial(float, device_s),
-                    clock=VIRTUAL_CLOCK,
-                )
-        for order in rebuild:
-            fetch_s, rebuild_s = self.costs.rebuild_s(order.tokens, order.host)
-            start_ns = self.clock.now_ns()
-            self.clock.wait(fetch_s + rebuild_s)
-            yield Transfer(
-                order.request_id,
-                IN,
-                ACTIVATIONS,
-                len(order.blocks),
-                len(order.host) * self.costs.activation_block_bytes,
-                start_ns,
-                self.clock.now_ns(),
-                partial(float, fetch_s),
-                partial(float, rebuild_s),
-                VIRTUAL_CLOCK,
-            )
-
-    def _saved(self, orders: Any) -> Iterator[Transfer]:
-        """Write the pass's activations through: gathered at its end, copied behind the next.
-
-        The host waits for copies to pageable memory.
-        """
-        if not getattr(orders, "saves", None):
-            return
-        tokens = sum(orders.saved_tokens.values())
-        gather_s, copied_s = self.costs.save_s(tokens, orders.save_runs)
-        start_ns = self.clock.now_ns()
-        self.clock.wait(gather_s)
-        if self.costs.pageable:
-            self.clock.wait(copied_s)
-        else:
-            begin_ns = max(self.clock.now_ns(), self._link_free_ns)
-            self._link_free_ns = begin_ns + round(copied_s * 1e9)
-        moved = tokens * self.costs.activation_block_bytes // self.costs.block_size
-        yield Transfer(
-            None,
-            OUT,
-            ACTIVATIONS,
-            len(orders.saves),
-            moved,
-            start_ns,
-            self.clock.now_ns(),
-            partial(float, copied_s),
-            clock=VIRTUAL_CLOCK,
-        )
 
 
 def executor_class(

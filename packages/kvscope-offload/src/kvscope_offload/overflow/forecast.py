@@ -5,31 +5,13 @@ from dataclasses import replace
 from itertools import islice, takewhile
 from typing import Any, Protocol
 
-from kvscope.engine.overflow.outlook import preempted_again, preemptions, resuming_together
-from kvscope.engine.overflow.policy import Growth, Outlook, Victim
-
-
-class KnownRequest(Protocol):
-    """Attributes of vLLM's requests that a forecast reads."""
-
-    request_id: str
-    arrival_time: float
-    num_prompt_tokens: int
-    num_computed_tokens: int
-    num_preemptions: int
-    max_tokens: int
-
-    @property
-    def num_output_tokens(self) -> int:
-        """Tokens that it has been given."""
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of its prompt, and those that it has been given."""
+from kvscope.api.policies import overflow
+from kvscope_offload.overflow.outlook import preempted_again, preemptions, resuming_together
+from kvscope_offload.overflow.victims import Foreseen, Growth, Outlook
 
 
 class KnownScheduler(Protocol):
-    """Attributes of the scheduler that a forecast reads (`vllm.scheduler.PolicyScheduler`)."""
+    """Attributes of kvscope's scheduler in vLLM that a forecast reads."""
 
     requests: Any  # by their ids
     waiting: Any  # in order
@@ -57,20 +39,9 @@ class Forecast:
     def __init__(self, scheduler: KnownScheduler) -> None:
         self._scheduler = scheduler
 
-    def now(self, request: KnownRequest) -> Victim:
-        """A running request as it is, with nothing foreseen."""
-        return Victim(
-            request_id=request.request_id,
-            prompt_tokens=request.num_prompt_tokens,
-            output_tokens=request.num_output_tokens,
-            tokens=request.num_computed_tokens,
-            preemptions=request.num_preemptions,
-            arrival=request.arrival_time,
-        )
-
-    def victim(self, request: KnownRequest) -> Victim:
+    def victim(self, request: overflow.KnownRequest) -> Foreseen:
         """A request that is preempted, with the requests that run with it and resume with it."""
-        scheduler, victim = self._scheduler, self.now(request)
+        scheduler, victim = self._scheduler, Foreseen.of(request)
         beside = [one for one in scheduler.all_running if one is not request]
         ahead = [growth_of(one) for one in beside]
         queue = (one.num_tokens for one in scheduler.waiting if not scheduler.swapped_out(one))
@@ -101,7 +72,7 @@ class Forecast:
         own = growth_of(request)
         victims = (
             replace(
-                self.now(request),
+                Foreseen.of(request),
                 tokens=tokens,
                 beside=len(ahead),
                 again=self._preempted_again([one.after(passes) for one in ahead], tokens),
@@ -127,6 +98,6 @@ class Forecast:
         return preempted_again(ahead, tokens, scheduler.block_size, total, watermark)
 
 
-def growth_of(request: KnownRequest) -> Growth:
+def growth_of(request: overflow.KnownRequest) -> Growth:
     """The tokens of a request in the cache: soon, and at its end. Its last token is not cached."""
     return Growth(request.num_tokens, request.num_prompt_tokens + request.max_tokens - 1)

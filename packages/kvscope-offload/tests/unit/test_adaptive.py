@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.actions import ACTIVATION, RECOMPUTE, SWAP
-from kvscope.engine.overflow.adaptive import Adaptive
-from kvscope.engine.overflow.policy import Growth, Outlook, Victim
+from kvscope.actions import RECOMPUTE, SWAP
 from kvscope.errors import BadInput
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
+from kvscope_offload.overflow.adaptive import Adaptive
+from kvscope_offload.overflow.saving import ACTIVATION
+from kvscope_offload.overflow.victims import Foreseen, Growth, Outlook
 
 
 def experiment(*words: str, device: str = "modeled") -> Experiment:
@@ -28,8 +29,8 @@ def prepared(*words: str) -> Adaptive:
     return found.overflow
 
 
-def victim(tokens: int, **more: Any) -> Victim:
-    return Victim("1", tokens, 1, tokens, 0, **more)
+def victim(tokens: int, **more: Any) -> Foreseen:
+    return Foreseen("1", tokens, 1, tokens, 0, **more)
 
 
 @pytest.fixture(scope="module", params=["a100-40gb", "h100", "rtx-4090"])

@@ -19,21 +19,16 @@ import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.forward_context import get_forward_context
 
-from kvscope.actions import Action
-from kvscope.copies import ACTIVATIONS, IN, OUT
-from kvscope.engine.overflow.host_pool import HostAllocation, HostPool
-from kvscope.engine.overflow.policy import OverflowPolicy, Victim, VictimBlocks
-from kvscope.engine.recording import Transfer
-from kvscope.engine.request_ids import external_id
-from kvscope.engine.vllm.connectors import copies
-from kvscope.engine.vllm.connectors.swap import Blocks, SwapConnector, SwapOrders
-from kvscope.engine.vllm.kv_groups import require_one_block_table
-from kvscope.engine.vllm.scheduled import contexts
-from kvscope.rebuilds import rebuild_parts
+from kvscope.api.engines import rows as engine_rows
+from kvscope.api.policies import overflow
+from kvscope.api.tables import actions, copies
+from kvscope.api.vllm import connectors
+from kvscope_offload.overflow.forecast import Forecast, KnownScheduler
+from kvscope_offload.overflow.saving import Saving
+from kvscope_offload.overflow.victims import Foreseen
 
 if TYPE_CHECKING:
-    from kvscope.engine.devices.platform import Platform
-    from kvscope.engine.overflow.forecast import Forecast
+    from kvscope.api.engines import Platform
 
 
 @dataclass(frozen=True)
@@ -46,21 +41,63 @@ class Rebuild:
     request_id: str  # of the workload
     begin: int
     tokens: int
-    blocks: Blocks  # of the cache
-    host: Blocks
+    blocks: connectors.Blocks  # of the cache
+    host: connectors.Blocks
 
 
 @dataclass
-class ActivationOrders(SwapOrders):
+class ActivationOrders(connectors.SwapOrders):
     """What to copy and to rebuild before a pass, and what to save after it."""
 
+    block_bytes: int = 0  # of the activations of a block
     rebuild: list[Rebuild] = field(default_factory=list)
     saves: dict[int, int] = field(default_factory=dict)  # block of the cache: block of the pool
     saved_tokens: dict[str, int] = field(default_factory=dict)  # of each request that is kept
     save_runs: int = 0  # stretches of the pool that these tokens fill
 
+    def before_pass(self, link: connectors.Link) -> Iterator[engine_rows.Transfer]:
+        """Copies of K and V take their virtual time first, then each request is rebuilt."""
+        yield from super().before_pass(link)
+        for order in self.rebuild:
+            start_ns = link.begin_ns()
+            fetch_s, rebuild_s = link.costs.rebuild_s(order.tokens, order.host)
+            link.clock.wait(fetch_s + rebuild_s)
+            yield engine_rows.Transfer(
+                order.request_id,
+                copies.IN,
+                copies.INPUTS,
+                len(order.blocks),
+                len(order.host) * self.block_bytes,
+                start_ns,
+                link.clock.now_ns(),
+                partial(float, fetch_s),
+                partial(float, rebuild_s),
+                copies.VIRTUAL_CLOCK,
+            )
 
-class ActivationConnector(SwapConnector):
+    def after_pass(self, link: connectors.Link) -> Iterator[engine_rows.Transfer]:
+        """The pass's activations are gathered at its end, and copied behind the next."""
+        if not self.saves:
+            return
+        tokens = sum(self.saved_tokens.values())
+        gather_s, copied_s = link.costs.save_s(tokens, self.save_runs)
+        start_ns = link.clock.now_ns()
+        link.clock.wait(gather_s)
+        link.copy(copied_s)
+        yield engine_rows.Transfer(
+            None,
+            copies.OUT,
+            copies.INPUTS,
+            len(self.saves),
+            tokens * self.block_bytes // link.costs.block_size,
+            start_ns,
+            link.clock.now_ns(),
+            partial(float, copied_s),
+            clock=copies.VIRTUAL_CLOCK,
+        )
+
+
+class ActivationConnector(connectors.SwapConnector):
     """Writes activations through to a host pool; also swaps, if there is a pool for that.
 
     The policy decides of each request that begins whether it is kept. A request whose activations
@@ -68,21 +105,24 @@ class ActivationConnector(SwapConnector):
     """
 
     orders: ActivationOrders
-    policy: OverflowPolicy  # the scheduler's half: set before anything is scheduled
-    forecast: "Forecast"
+    policy: Saving  # the scheduler's half: set before anything is scheduled
+    forecast: Forecast
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         settings = self._kv_transfer_config.kv_connector_extra_config
-        require_one_block_table(self.groups, self.setting)
-        self.activations = HostPool(int(settings["activation_blocks"]))
+        connectors.require_one_block_table(self.groups, self.setting)
+        self.activations = overflow.HostPool(int(settings["activation_blocks"]))
         (group,) = kv_cache_config.kv_cache_groups
         hidden_size = vllm_config.model_config.get_hidden_size()
         self.dtype: torch.dtype = group.kv_cache_spec.dtype
         self.shape = (len(group.layer_names), hidden_size)  # of a token's activations
         token_bytes = self.shape[0] * hidden_size * self.dtype.itemsize
         self.activation_block_bytes = self.block_size * token_bytes
-        self.orders = ActivationOrders()
+        self.orders = self._no_orders()
+
+    def _no_orders(self) -> ActivationOrders:
+        return ActivationOrders(block_bytes=self.activation_block_bytes)
 
     # ------------------------------------------------------------------ the scheduler's half
 
@@ -108,15 +148,19 @@ class ActivationConnector(SwapConnector):
         """Whether a preempted request's tokens are kept on the host."""
         return request_id in self.pool or request_id in self.activations
 
-    def follow(self, policy: OverflowPolicy, forecast: "Forecast") -> None:
+    def follow(self, policy: overflow.OverflowPolicy, scheduler: KnownScheduler) -> None:
         """Receive what decides which requests are kept."""
-        self.policy, self.forecast = policy, forecast
+        assert isinstance(policy, Saving), "its connector is for a subclass of Saving"
+        self.policy, self.forecast = policy, Forecast(scheduler)
 
-    def victim(self, request: Any, forecast: "Forecast") -> Victim:
+    def victim(self, request: Any) -> Foreseen:
         """A request that is preempted, with what either pool has of it or has room for."""
-        victim = super().victim(request, forecast)
-        kept = self._has_activations(victim.request_id, victim.tokens)
-        return replace(victim, activations=kept)
+        victim = self.forecast.victim(request)
+        return replace(
+            victim,
+            room=self.has_room(victim.tokens),
+            activations=self._has_activations(victim.request_id, victim.tokens),
+        )
 
     def _has_activations(self, request_id: str, tokens: int) -> bool:
         """Whether the activations of a request's first `tokens` tokens are on the host."""
@@ -129,7 +173,13 @@ class ActivationConnector(SwapConnector):
         free = self.activations.free * self.block_size
         return self.policy.saves(self.forecast.outlook(request_id, room, free))
 
-    def keep(self, action: Action, request_id: str, tokens: int, blocks: VictimBlocks) -> bool:
+    def keep(
+        self,
+        action: actions.Action,
+        request_id: str,
+        tokens: int,
+        blocks: overflow.VictimBlocks,
+    ) -> bool:
         """Activations are there already, or not: nothing is copied for them.
 
         They stay also where K and V are copied, for the next preemption.
@@ -143,7 +193,7 @@ class ActivationConnector(SwapConnector):
             self.activations.release(request_id)
         return kept
 
-    def _to_rebuild(self, request_id: str) -> HostAllocation | None:
+    def _to_rebuild(self, request_id: str) -> overflow.HostAllocation | None:
         """The activations that a request resumes from; None where its K and V are kept."""
         return None if request_id in self.pool else self.activations.allocation(request_id)
 
@@ -162,14 +212,16 @@ class ActivationConnector(SwapConnector):
         some = slice(begin // self.block_size, len(held.blocks))
         new, host = tuple(blocks.get_block_ids()[0][some]), held.blocks[some]
         self.orders.rebuild.append(
-            Rebuild(external_id(request.request_id), begin, num_external_tokens, new, host)
+            Rebuild(
+                connectors.external_id(request.request_id), begin, num_external_tokens, new, host
+            )
         )
 
     def build_connector_meta(self, scheduler_output: Any) -> ActivationOrders:
         """Hand over the orders of this pass, with where each token's activations are to be kept."""
-        orders, self.orders = self.orders, ActivationOrders()
+        orders, self.orders = self.orders, self._no_orders()
         blocks_of = scheduler_output.kv_connector_block_state.get_block_ids
-        for request_id, before in contexts(scheduler_output):
+        for request_id, before in connectors.contexts(scheduler_output):
             tokens = scheduler_output.num_scheduled_tokens[request_id]
             first, last = before // self.block_size, -(-(before + tokens) // self.block_size)
             held = self.activations.allocation(request_id)
@@ -186,7 +238,7 @@ class ActivationConnector(SwapConnector):
             blocks, host = blocks_of(request_id)[0][first:last], held.blocks[first:last]
             orders.saves.update(zip(blocks, host, strict=True))
             orders.saved_tokens[request_id] = tokens
-            orders.save_runs += sum(1 for _ in copies.contiguous_runs(host))
+            orders.save_runs += stretches(host)
         return orders
 
     def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
@@ -216,9 +268,7 @@ class ActivationConnector(SwapConnector):
         self.device = some.device
         width = self.activation_block_bytes
         like = torch.empty((0, width), dtype=torch.uint8, device=self.device)
-        (self.kept,), self.host_memory = copies.host_planes(
-            [like], self.activations.size, self.pinned
-        )
+        (self.kept,) = self.allocate([like], self.activations.size)
         self.host_rows = np.full(some.shape[0], -1)  # of each block of the cache
         self.noted: list[torch.Tensor] = []  # of the pass under way, layer after layer
         self.slots: npt.NDArray[np.int64] = np.empty(0, np.int64)  # of its tokens
@@ -249,10 +299,19 @@ class ActivationConnector(SwapConnector):
         end_ns = self.platform.clock.now_ns()
         moved = len(rows) * self.activation_block_bytes // self.block_size
         clock = self.platform.copy_clock
-        saved = Transfer(
-            None, OUT, ACTIVATIONS, len(blocks), moved, start_ns, end_ns, seconds, clock=clock
+        self.done.append(
+            engine_rows.Transfer(
+                None,
+                copies.OUT,
+                copies.INPUTS,
+                len(blocks),
+                moved,
+                start_ns,
+                end_ns,
+                seconds,
+                clock=clock,
+            )
         )
-        self.done.append(saved)
         self.noted = []
 
     def _save(self, rows: npt.NDArray[np.int64], to: npt.NDArray[np.int64]) -> Callable[[], float]:
@@ -301,7 +360,7 @@ class ActivationConnector(SwapConnector):
         copied: list[Callable[[], float]] = []
         rebuilt: list[Callable[[], float]] = []
         start_ns = platform.clock.now_ns()
-        for first, last in rebuild_parts(order.tokens, self.block_size):
+        for first, last in connectors.rebuild_parts(order.tokens, self.block_size):
             shape = (last - first, row_bytes)
             staged = torch.empty(shape, dtype=torch.uint8, device=self.device)
             copied.append(platform.timed(partial(self._fetch, staged, order.host[first:last])))
@@ -312,10 +371,10 @@ class ActivationConnector(SwapConnector):
             rebuilt.append(platform.timed(work))
         end_ns = platform.clock.now_ns()
         self.done.append(
-            Transfer(
+            engine_rows.Transfer(
                 order.request_id,
-                IN,
-                ACTIVATIONS,
+                copies.IN,
+                copies.INPUTS,
                 len(order.blocks),
                 len(order.host) * row_bytes,
                 start_ns,
@@ -326,10 +385,12 @@ class ActivationConnector(SwapConnector):
             )
         )
 
-    def _fetch(self, staged: torch.Tensor, host: Blocks) -> None:
+    def _fetch(self, staged: torch.Tensor, host: connectors.Blocks) -> None:
         self.copies.into([staged], range(len(host)), [self.kept], host)
 
-    def rebuild(self, staged: torch.Tensor, blocks: Blocks, begin: int, tokens: int) -> None:
+    def rebuild(
+        self, staged: torch.Tensor, blocks: connectors.Blocks, begin: int, tokens: int
+    ) -> None:
         """Write K and V of `tokens` tokens from position `begin` on to blocks of the cache.
 
         `staged` has a row of bytes for each block: its tokens' activations of all layers.
@@ -363,3 +424,8 @@ def runs(rows: npt.NDArray[np.int64], to: npt.NDArray[np.int64]) -> Iterator[tup
     breaks = ((np.diff(rows) != 1) | (np.diff(to) != 1)).nonzero()[0] + 1
     bounds = [0, *breaks.tolist(), len(rows)]
     yield from pairwise(bounds)
+
+
+def stretches(blocks: connectors.Blocks) -> int:
+    """How many stretches of neighbouring blocks there are."""
+    return bool(blocks) + sum(after != before + 1 for before, after in pairwise(blocks))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvscope.engine.overflow.policy import Growth
+from kvscope_offload.overflow.victims import Growth
 
 
 class Preemption(NamedTuple):

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.engine.overflow.outlook import preempted_again, preemptions, resuming_together
-from kvscope.engine.overflow.policy import Growth
+from kvscope_offload.overflow.outlook import preempted_again, preemptions, resuming_together
+from kvscope_offload.overflow.victims import Growth
 
 LIMITS = {"most_tokens": 100, "most_requests": 8}
 growths = st.tuples(st.integers(1, 60), st.integers(0, 60)).map(lambda g: Growth(g[0], sum(g)))

@@ -1,22 +1,16 @@
 """`adaptive`: of each victim the cheapest of recompute, swap and activation, by the cost model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import inf
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import Field, PrivateAttr
 
-from kvscope.actions import ACTIVATION, RECOMPUTE, SWAP, Action
-from kvscope.engine.overflow.activation import NOTED, noted_bytes
-from kvscope.engine.overflow.policy import Outlook, Victim
-from kvscope.engine.overflow.swap import Swap, blocks_of
-from kvscope.kv_plan import KvGroup, unless_one_block_table
-from kvscope.plan import costs
-from kvscope.plan.costs import PreemptionCosts
-from kvscope.plan.fields import GIB, Label, Real, impossible
-from kvscope.plan.parts import Conditions
-from kvscope.plan.policy import HostPools
-from kvscope.plan.preemption_cost import costs_of, rebuild_s, swap_s
+from kvscope.api.policies import overflow
+from kvscope.api.settings import Conditions, Label, fields, impossible
+from kvscope.api.tables import actions
+from kvscope_offload.overflow.saving import ACTIVATION, Saving
+from kvscope_offload.overflow.victims import Foreseen, Outlook
 
 
 class Pools(NamedTuple):
@@ -26,7 +20,7 @@ class Pools(NamedTuple):
     activations: int
 
 
-class Adaptive(Swap):
+class Adaptive(Saving):
     """Predict what each action costs for a victim, and return the cheapest that has room.
 
     The cost model is that of the modeled device: its own numbers there, elsewhere those of
@@ -35,43 +29,49 @@ class Adaptive(Swap):
     of either. Activations larger than K and V are not kept, and scarce memory is for one pool.
     """
 
-    connector: ClassVar[str] = "kvscope.engine.vllm.connectors.activation:ActivationConnector"
-    in_id: ClassVar[tuple[str, ...]] = (*Swap.in_id, "hardware_sha256")
+    in_id: ClassVar[tuple[str, ...]] = (*Saving.in_id, "hardware_sha256")
 
     hardware: Annotated[str | None, Label("hardware of the cost model", "by {}")] = None
     constants: Annotated[
-        dict[str, Real], Field(default_factory=dict), Label("constants of the cost model")
+        dict[str, fields.Real], Field(default_factory=dict), Label("constants of the cost model")
     ]
 
-    _cost: PreemptionCosts | None = PrivateAttr(default=None)
+    _cost: overflow.costs.PreemptionCosts | None = PrivateAttr(default=None)
     _pools: Pools = PrivateAttr(default=Pools(0, 0))
 
     @property
     def hardware_sha256(self) -> str | None:
         """SHA-256 of the cost model's numbers of `hardware`."""
-        return costs.cost_model().sha256(self.hardware) if self.hardware else None
+        return overflow.costs.cost_model().sha256(self.hardware) if self.hardware else None
 
     @classmethod
     def host_pools(
-        cls, settings: Mapping[str, Any], block_bytes: HostPools, found: HostPools
-    ) -> HostPools | None:
+        cls,
+        settings: Mapping[str, Any],
+        block_bytes: overflow.HostPools,
+        found: overflow.HostPools,
+    ) -> overflow.HostPools | None:
         """As many blocks of each pool that the run has; which it has follows from the cost model.
 
         It has at least one.
         """
-        has = HostPools(bool(found.kv) or not found.activations, bool(found.activations))
+        has = overflow.HostPools(bool(found.kv) or not found.inputs, bool(found.inputs))
         together = sum(size for size, there in zip(block_bytes, has, strict=True) if there)
-        blocks = blocks_of(settings, together)
-        return HostPools(blocks * has.kv, blocks * has.activations)
+        blocks = overflow.blocks_of(settings, together)
+        return overflow.HostPools(blocks * has.kv, blocks * has.inputs)
 
     def prepare(self, experiment: Conditions) -> None:
         """Make the cost model of the experiment."""
-        self._cost, self._pools = costs_of(self, experiment), self.pools(experiment)
+        self._cost, self._pools = self._costs_in(experiment), self.pools(experiment)
 
     @property
     def cost_hardware(self) -> tuple[str | None, Mapping[str, float]]:
         """The hardware and constants of its settings."""
         return self.hardware, self.constants
+
+    def _costs_in(self, experiment: Conditions) -> overflow.costs.PreemptionCosts:
+        """The costs of preemptions in an experiment, on that hardware."""
+        return overflow.costs.cost_model().costs(experiment, *self.cost_hardware)
 
     def engine_arguments(self, host_blocks: int) -> dict[str, Any]:
         """As many blocks of each pool."""
@@ -80,10 +80,6 @@ class Adaptive(Swap):
         blocks, activation_blocks = (host_blocks * bool(size) for size in self._pools)
         settings |= {"host_blocks": blocks, "activation_blocks": activation_blocks}
         return arguments
-
-    def refusal(self, groups: Sequence[KvGroup]) -> str:
-        """It may keep activations, as `activation` does."""
-        return unless_one_block_table(groups, f"overflow={self.name}")
 
     def pool_block_bytes(self, experiment: Conditions) -> int:
         """Bytes of a block in the host pools."""
@@ -100,10 +96,10 @@ class Adaptive(Swap):
         both = Pools(experiment.block_bytes, block_size * model.activation_bytes_per_token)
         if both.activations > both.kv:
             return both._replace(activations=0)
-        memory_bytes = (self.host_gib or 0) * GIB
+        memory_bytes = (self.host_gib or 0) * fields.GIB
         if self.host_blocks or memory_bytes >= experiment.cache_blocks * sum(both):
             return both
-        cost, tokens = costs_of(self, experiment), max(1, experiment.engine.max_model_len // 2)
+        cost, tokens = self._costs_in(experiment), max(1, experiment.engine.max_model_len // 2)
         recompute_s = cost.recompute_s(tokens, experiment.engine.max_num_seqs - 1)
 
         def worth(way_s: float, block_bytes: int) -> tuple[float, float]:
@@ -111,8 +107,10 @@ class Adaptive(Swap):
             held = memory_bytes / (-(-tokens // block_size) * block_bytes)
             return max(0.0, recompute_s - way_s) * min(1.0, held), -way_s
 
-        kept_s = rebuild_s(cost, tokens) + cost.write_through_s(-(-tokens // 2), tokens)
-        if worth(kept_s, both.activations) > worth(swap_s(cost, tokens), both.kv):
+        kept_s = overflow.costs.rebuild_s(cost, tokens) + cost.write_through_s(
+            -(-tokens // 2), tokens
+        )
+        if worth(kept_s, both.activations) > worth(overflow.costs.swap_s(cost, tokens), both.kv):
             return both._replace(kv=0)
         return both._replace(activations=0)
 
@@ -120,17 +118,20 @@ class Adaptive(Swap):
         """That of the ways that it has pools for."""
         pools = self.pools(experiment)
         swapped = super().staging_bytes(experiment) if pools.kv else 0
-        return swapped + (NOTED * noted_bytes(experiment) if pools.activations else 0)
+        return swapped + (self.noted_bytes(experiment) if pools.activations else 0)
 
     def check(self, experiment: Conditions) -> None:
         """Refuse a device without a cost model, and constants that no cost model has."""
         device = experiment.device
         has_numbers = device.has_costs and not self.hardware
-        if not has_numbers and (self.hardware or device.name) not in costs.known_hardware():
+        if (
+            not has_numbers
+            and (self.hardware or device.name) not in overflow.costs.known_hardware()
+        ):
             raise impossible(
                 f"overflow.hardware ({self.hardware or 'null'}) must be one of "
-                f"{costs.hardware_words()} with device={device.name}: overflow=adaptive predicts "
-                "costs by its numbers",
+                f"{overflow.costs.hardware_words()} with device={device.name}: overflow=adaptive "
+                "predicts costs by its numbers",
                 "overflow.hardware",
             )
         if has_numbers and self.constants:
@@ -153,35 +154,47 @@ class Adaptive(Swap):
             spared_s += max(0.0, min(seconds.values()) - rebuilt_s)
         return spared_s > self._cost.write_through_s(*outlook.growth)
 
-    def seconds(self, victim: Victim) -> dict[Action, float]:
+    def seconds(self, victim: Foreseen) -> dict[actions.Action, float]:
         """The predicted seconds of each action that is possible for a victim."""
         cost, tokens = self._cost, victim.tokens
         assert cost is not None, "prepare() was not called"
-        found = {RECOMPUTE: cost.recompute_s(tokens, victim.beside, victim.together)}
+        found = {actions.RECOMPUTE: cost.recompute_s(tokens, victim.beside, victim.together)}
         if victim.room:
-            found[SWAP] = swap_s(cost, tokens)
+            found[actions.SWAP] = overflow.costs.swap_s(cost, tokens)
         if victim.activations:
-            found[ACTIVATION] = rebuild_s(cost, tokens)
+            found[ACTIVATION] = overflow.costs.rebuild_s(cost, tokens)
         return found
 
-    def expected_s(self, victim: Victim) -> dict[Action, float]:
+    def expected_s(self, victim: Foreseen) -> dict[actions.Action, float]:
         """The same, with what recomputing again and again costs until the victim goes on."""
         found = self.seconds(victim)
-        found[RECOMPUTE] *= 1 + victim.again
+        found[actions.RECOMPUTE] *= 1 + victim.again
         return found
 
     def predictions_s(self, experiment: Conditions, tokens: int, beside: int) -> dict[str, float]:
         """What each action costs where it is possible."""
         self.prepare(experiment)
         others = {"beside": beside, "together": beside + 1}  # one of them counts, by the batching
-        victim = Victim("", 0, 0, tokens, 0, **others, room=True, activations=True)
-        return {action.name: seconds for action, seconds in self.seconds(victim).items()}
+        seconds = self.seconds(with_room(tokens, **others))
+        return {action.name: predicted_s for action, predicted_s in seconds.items()}
 
-    def action(self, victim: Victim) -> Action:
+    def action_alone(self, experiment: Conditions) -> Callable[[int], str]:
+        """A function: the name of the action for a victim of so many tokens that runs alone."""
+        self.prepare(experiment)
+        return lambda tokens: self.action(with_room(tokens)).name
+
+    def action(self, victim: overflow.Victim) -> actions.Action:
         """The action of the fewest expected seconds."""
+        assert isinstance(victim, Foreseen), "its connector makes another victim"
         seconds = self.expected_s(victim)
         return min(seconds, key=seconds.__getitem__)
 
-    def predicted_s(self, victim: Victim, action: Action) -> float | None:
+    def predicted_s(self, victim: overflow.Victim, action: actions.Action) -> float | None:
         """The seconds of the action, once."""
+        assert isinstance(victim, Foreseen), "its connector makes another victim"
         return self.seconds(victim)[action]
+
+
+def with_room(tokens: int, **more: int) -> Foreseen:
+    """A victim of so many tokens, for which the host has room whatever is done with it."""
+    return Foreseen("", 0, 0, tokens, 0, room=True, activations=True, **more)

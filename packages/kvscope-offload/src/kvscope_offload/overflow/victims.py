@@ -1,0 +1,43 @@
+"""What is foreseen of requests: how they grow, and how they are when they are preempted."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kvscope.api.policies import overflow
+
+
+@dataclass(frozen=True)
+class Foreseen(overflow.Victim):
+    """A running request that may be preempted, with what is expected then."""
+
+    beside: int = 0  # requests that run with it
+    together: int = 1  # requests that are expected to resume or begin in the pass that resumes it
+    again: int = 0  # times that it is expected to be preempted at once if it is recomputed
+    activations: bool = False  # the host pool has the activations of all its tokens
+
+
+class Growth(NamedTuple):
+    """Of a request: its tokens in the cache after this pass, and the most that it may have."""
+
+    tokens: int
+    most: int
+
+    def after(self, passes: int) -> "Growth":
+        """The same, so many passes later."""
+        return Growth(self.tokens + passes, self.most)
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self.tokens <= self.most
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is to come of a request that begins: its growth, and how it is at each preemption.
+
+    `victims` have their activations if there is room for them and they are saved.
+    """
+
+    growth: Growth
+    victims: tuple[Foreseen, ...]
