@@ -194,15 +194,16 @@ def swapped_behind_saves(way: str) -> tuple[int, int]:
     The link takes 5 ms for what was saved, the copy 1 ms.
     """
     from kvscope.engine.vllm.connectors.swap import SwapOrders
-    from kvscope.engine.vllm.virtual.executor import VirtualExecutor
+    from kvscope.engine.vllm.link import Link
 
-    costs = SimpleNamespace(copy_s=lambda host, way: (1e-3, 1e-4), block_bytes=KV_BYTES)
-    executor = SimpleNamespace(clock=VirtualClock(), costs=costs, _link_free_ns=5_000_000)
-    orders = SwapOrders()
+    costs: Any = SimpleNamespace(
+        copy_s=lambda host, way: (1e-3, 1e-4), block_bytes=KV_BYTES, pageable=False
+    )
+    link, orders = Link(VirtualClock(), costs), SwapOrders()
+    link.copy(5e-3)
     getattr(orders, way).append(("request", (3,), (8,)))
-    copied: Any = VirtualExecutor._copied
-    (found,) = copied(executor, orders)
-    return found.start_ns, executor.clock.now_ns()
+    (found,) = orders.before_pass(link)
+    return found.start_ns, link.clock.now_ns()
 
 
 @pytest.mark.parametrize("way", ["out", "into"])

@@ -7,10 +7,9 @@ import pytest
 
 from kvscope.analyse.records import Records, read_records
 from kvscope.copies import INPUTS, OUT
+from tests.engine.forged_runs import Forgery, noticed
+from tests.engine.test_modeled import directory_of
 from tests.warm import Warm
-
-from .forged_runs import Forgery, noticed
-from .test_modeled import directory_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
