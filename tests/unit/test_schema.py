@@ -94,7 +94,7 @@ def test_what_a_study_may_hold_is_valid(grid: dict[str, Any]) -> None:
 
 def test_of_options_it_offers_the_keys_that_kvscopes_own_have() -> None:
     offered = {key for key in KEYS if key.partition(".")[0] in KINDS and "." in key}
-    own = {"victim", "host_memory", "copies", "host_gib", "host_blocks", "hardware", "constants"}
+    own = {"victim", "host_memory", "copies", "host_gib", "host_blocks"}
     assert {"batching.chunk_tokens", "device.threads", "workload.theta"} < offered
     assert {key for key in offered if key.startswith("overflow.")} == {f"overflow.{k}" for k in own}
 
