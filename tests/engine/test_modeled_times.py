@@ -203,6 +203,7 @@ def swapped_behind_saves(way: str) -> tuple[int, int]:
     link.copy(5e-3)
     getattr(orders, way).append(("request", (3,), (8,)))
     (found,) = orders.before_pass(link)
+    assert found.start_ns is not None
     return found.start_ns, link.clock.now_ns()
 
 
