@@ -71,3 +71,12 @@ FORGERIES: dict[str, tuple[Forgery, str]] = {
 def test_activations_that_are_forged_are_noticed(name: str, run: Records) -> None:
     forge, what = FORGERIES[name]
     assert what in noticed(forge(run))
+
+
+def test_activations_have_the_type_of_the_model_beside_k_and_v_of_eight_bits(warm: Warm) -> None:
+    words = [*WORDS, "cache.dtype=fp8", "device.kernels=vllm", "engine.attention=vllm"]
+    found = read_records(directory_of(warm, words, "saves, fp8"))
+    assert noticed(found) == set()
+    assert len(found.saved)
+    engine = found.record.engine
+    assert engine.input_block_bytes == 16 * 4 * 256 * 4  # tokens, layers, numbers of four bytes

@@ -115,7 +115,7 @@ class ActivationConnector(connectors.SwapConnector):
         self.activations = overflow.HostPool(int(settings["activation_blocks"]))
         (group,) = kv_cache_config.kv_cache_groups
         hidden_size = vllm_config.model_config.get_hidden_size()
-        self.dtype: torch.dtype = group.kv_cache_spec.dtype
+        self.dtype: torch.dtype = vllm_config.model_config.dtype  # whatever that of K and V
         self.shape = (len(group.layer_names), hidden_size)  # of a token's activations
         token_bytes = self.shape[0] * hidden_size * self.dtype.itemsize
         self.activation_block_bytes = self.block_size * token_bytes
