@@ -4,7 +4,7 @@
 - `kv_planning` has `plan`, vLLM's own of the KV cache of a model
 - `connectors`: `SwapConnector`, the base class of KV connectors, its `SwapOrders` of `Blocks`, and
   the `Link` on which orders take virtual time; `contexts` of the requests of a pass, their
-  `external_id`; `require_one_block_table`; `rebuild_parts`, in which K and V are rebuilt
+  `external_id`; `require_one_block_table`
 """
 
 from kvscope.engine.vllm import kv_planning, platforms

@@ -21,7 +21,7 @@ from vllm.forward_context import get_forward_context
 
 from kvscope.api.engines import rows as engine_rows
 from kvscope.api.policies import overflow
-from kvscope.api.tables import actions, copies
+from kvscope.api.tables import actions, copies, rebuilds
 from kvscope.api.vllm import connectors
 from kvscope_offload.overflow.forecast import Forecast, KnownScheduler
 from kvscope_offload.overflow.saving import Saving
@@ -360,7 +360,7 @@ class ActivationConnector(connectors.SwapConnector):
         copied: list[Callable[[], float]] = []
         rebuilt: list[Callable[[], float]] = []
         start_ns = platform.clock.now_ns()
-        for first, last in connectors.rebuild_parts(order.tokens, self.block_size):
+        for first, last in rebuilds.rebuild_parts(order.tokens, self.block_size):
             shape = (last - first, row_bytes)
             staged = torch.empty(shape, dtype=torch.uint8, device=self.device)
             copied.append(platform.timed(partial(self._fetch, staged, order.host[first:last])))

@@ -5,7 +5,6 @@ from kvscope.engine.vllm.connectors.swap import Blocks, SwapConnector, SwapOrder
 from kvscope.engine.vllm.kv_groups import require_one_block_table
 from kvscope.engine.vllm.link import Link
 from kvscope.engine.vllm.scheduled import contexts
-from kvscope.rebuilds import rebuild_parts
 
 __all__ = [
     "Blocks",
@@ -14,6 +13,5 @@ __all__ = [
     "SwapOrders",
     "contexts",
     "external_id",
-    "rebuild_parts",
     "require_one_block_table",
 ]
