@@ -153,6 +153,25 @@ def test_a_policy_may_cut_prompts_before_a_pass_is_full(sliced: Path, warm: Warm
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+PICKY = (
+    *("device=dry", "overflow=picky", "overflow.host_blocks=12", "workload=uniform"),
+    *("workload.min_tokens=60", "workload.max_tokens=120", "workload.num_requests=6"),
+    *("cache.block_size=16", "cache.blocks=16", "engine.max_model_len=128"),
+    "engine.max_num_batched_tokens=256",
+)
+
+
+def test_a_policy_may_bring_its_own_connector(tmp_path: Path, warm: Warm):
+    """Which takes a victim while at least half of the pool's free blocks remain."""
+    run = run_with_toys(PICKY, tmp_path / "run", warm)
+    done = kvscope("check", str(run), env=with_toys(warm))
+    assert done.returncode == 0, done.stdout + done.stderr
+    copies = pd.read_parquet(run / "transfers.parquet").query("direction == 'out'")
+    assert not copies.empty and copies["blocks"].max() <= 6
+    events = pd.read_parquet(run / "preemptions.parquet").query("event == 'preempt'")
+    assert set(events["policy"]) == {"swap", "recompute"}
+
+
 def test_a_section_of_another_package_stands_on_the_page(sliced: Path, warm: Warm, tmp_path: Path):
     """Between those of other orders, with its style, its script and the data for it."""
     for command in (("analyse", str(sliced)), ("report", str(sliced), "--out", str(tmp_path))):
