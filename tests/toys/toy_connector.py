@@ -1,15 +1,16 @@
-"""A KV connector that takes a victim's blocks if the pool then has room for another such victim."""
+"""A KV connector that keeps half of what is free in its host pool for later victims."""
 
+from kvscope.api.policies import overflow
 from kvscope.api.tables import actions
 from kvscope.api.vllm import connectors
 
 
 class PickyConnector(connectors.SwapConnector):
-    """Keeps half of what is free in the pool for later victims."""
+    """Takes a victim's blocks if as many would remain free as it takes."""
 
     def keep(
-        self, action: actions.Action, request_id: str, tokens: int, blocks: tuple[int | None, ...]
+        self, action: actions.Action, request_id: str, tokens: int, blocks: overflow.VictimBlocks
     ) -> bool:
-        return 2 * len(blocks) <= self.pool.free and super().keep(
-            action, request_id, tokens, blocks
-        )
+        if 2 * len(blocks) > self.pool.free:
+            return False
+        return super().keep(action, request_id, tokens, blocks)
