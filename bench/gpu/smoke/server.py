@@ -25,6 +25,7 @@ RECORDING = WORK / "recording"
 NEW_TOKENS = 3 if REHEARSED else 64
 PROMPTS = [[5, 6, 7, 8, 9, 10, 11], [6, 7, 8, 9], [9, 8, 7, 6, 5]] * (1 if REHEARSED else 8)
 WRITTEN_S = 2.0  # a recording is written four times a second
+SOCKETS = "/tmp"  # of vLLM's processes: a socket's path has 107 characters at most
 END_S = 15.0  # for a server to end by itself
 IN_SMALL = ("model.layers=1", "model.hidden_size=64", "model.attention_heads=2", "model.kv_heads=1")
 SETTINGS = (
@@ -76,9 +77,10 @@ def server(model: Path, until: float) -> Iterator[str]:
     vllm = [sys.executable, "-m", "vllm.entrypoints.cli.main"]
     serve = [*vllm, "serve", str(model), *SETTINGS, "--port", str(port)]
     command = [sys.executable, "-m", "kvscope.cli", "record", "--out", str(RECORDING), "--", *serve]
+    environment = os.environ | {"VLLM_RPC_BASE_PATH": SOCKETS}
     with (WORK / "server.log").open("w", encoding="utf-8") as log:
         process = subprocess.Popen(
-            command, stdout=log, stderr=log, cwd=ROOT, env=os.environ, start_new_session=True
+            command, stdout=log, stderr=log, cwd=ROOT, env=environment, start_new_session=True
         )
         try:
             wait_for(f"http://127.0.0.1:{port}", process, until)
