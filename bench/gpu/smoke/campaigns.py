@@ -49,7 +49,7 @@ def serve(step: str, lots: Sequence[Lot], seconds: float) -> list[str]:
 
 
 def new_row(lot: Lot, run: Run) -> dict[str, Any]:
-    """What is known of a run before it is measured."""
+    """The row of a run that is not measured yet."""
     return {
         "run": run.name,
         "lot": lot.name,

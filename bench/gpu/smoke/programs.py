@@ -11,12 +11,12 @@ from smoke.place import ROOT
 END_S = 4.0  # for a program to end by itself at its limit
 
 
-def python(words: list[str], log: Path, seconds: float) -> int | None:
+def python(words: list[str], log: Path, seconds: float, directory: Path = ROOT) -> int | None:
     """The exit status of a Python program; None if it was ended after so many seconds."""
     command = [sys.executable, *words]
     with log.open("w", encoding="utf-8") as out:
         process = subprocess.Popen(
-            command, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True
+            command, stdout=out, stderr=subprocess.STDOUT, cwd=directory, start_new_session=True
         )
         try:
             return process.wait(max(seconds, 1))

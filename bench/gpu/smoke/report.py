@@ -191,7 +191,7 @@ def of_study(found: dict[str, Any]) -> Iterator[str]:
 
 
 def of_server(found: dict[str, Any]) -> Iterator[str]:
-    """What a recorded server served."""
+    """Requests, tokens and passes of a recorded server."""
     counts = (f"{found[key]} {key.replace('_', ' ')}" for key in COUNTS)
     yield f"recorded server: {', '.join(counts)}"
 

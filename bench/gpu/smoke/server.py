@@ -113,7 +113,7 @@ def ask(address: str, prompt: list[int], seconds: float) -> int:
 
 
 def numbers() -> dict[str, Any]:
-    """What the recording has."""
+    """Requests, tokens, passes and preemptions of the recording."""
     rows = pd.read_parquet(RECORDING / "requests.parquet")
     return {
         "requests": len(rows),

@@ -1,8 +1,5 @@
 """A study by Snakemake, from its settings to its page."""
 
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pandas as pd
@@ -11,19 +8,22 @@ from kvscope.time_sources import MEASURED
 from kvscope.time_sources import REHEARSED as REHEARSED_TIMES
 from kvscope_rehearsal.command import prepare
 from smoke.place import REHEARSED, ROOT, WORK, store
+from smoke.programs import END_S, python
 
 STUDY = "rehearsal"  # three experiments on device=cuda that a rehearsal can serve, too
 DIRECTORY = WORK / "study"
-WORDS = ("--profile", "profiles/local", "--config", f"study={STUDY}")
+WORDS = ("-m", "snakemake", "--profile", "profiles/local", "--config", f"study={STUDY}")
+MARGIN_S = END_S + 5.0  # to read what there is of a study that is ended
 
 
 def main(seconds: float) -> list[str]:
     """Run the workflow in a directory that has the checkout's files, and results of its own."""
     prepare(DIRECTORY, ROOT)
-    code = snakemake(seconds)
+    code = python([*WORDS], WORK / "snakemake.log", seconds - MARGIN_S, DIRECTORY)
     found = numbers()
     store("study", found)
     faults = [f"snakemake ended with {code}"] if code else []
+    faults += ["snakemake was ended at its limit"] if code is None else []
     faults += [] if found["page"] else ["there is no page"]
     if found["valid"] != found["experiments"] or not found["experiments"]:
         faults.append(f"{found['valid']} of {found['experiments']} experiments are valid")
@@ -33,14 +33,8 @@ def main(seconds: float) -> list[str]:
     return faults
 
 
-def snakemake(seconds: float) -> int:
-    """The exit status of the workflow."""
-    command = [sys.executable, "-m", "snakemake", *WORDS]
-    return subprocess.run(command, cwd=DIRECTORY, env=os.environ, timeout=seconds).returncode
-
-
 def numbers() -> dict[str, Any]:
-    """What the workflow has made: its page, its experiments, and how many are valid."""
+    """The number of the workflow's experiments, of valid ones, and whether it has a page."""
     studies = DIRECTORY / "results" / "studies"
     pages = [*studies.glob("*/report.html")]
     found: dict[str, Any] = {"study": STUDY, "page": len(pages) == 1, "experiments": 0, "valid": 0}

@@ -17,13 +17,13 @@ class Foreseen(overflow.Victim):
 
 
 class Growth(NamedTuple):
-    """Of a request: its tokens in the cache after this pass, and the most that it may have."""
+    """A request's tokens in the cache after this pass, and the most that it may have."""
 
     tokens: int
     most: int
 
     def after(self, passes: int) -> "Growth":
-        """The same, so many passes later."""
+        """The growth of a request, so many passes later."""
         return Growth(self.tokens + passes, self.most)
 
     @property
@@ -34,7 +34,7 @@ class Growth(NamedTuple):
 
 @dataclass(frozen=True)
 class Outlook:
-    """What is to come of a request that begins: its growth, and how it is at each preemption.
+    """The future of a request that begins: its growth, and how it is at each preemption.
 
     `victims` have their activations if there is room for them and they are saved.
     """

@@ -42,7 +42,7 @@ Order = tuple[str, Blocks, Blocks]  # the workload's request, blocks of the cach
 
 @dataclass
 class SwapOrders(KVConnectorMetadata):
-    """What to copy for one pass; on a device without a worker, it says how long that takes."""
+    """The copies of one pass; on a device without a worker, it says how long that takes."""
 
     out: list[Order] = field(default_factory=list)
     into: list[Order] = field(default_factory=list)
