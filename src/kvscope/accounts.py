@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 
 from kvscope.errors import BadInput
 from kvscope.files import make_directory, read_json, remove, remove_temporaries, write_json
-from kvscope.reading import short_repr
+from kvscope.reading import damage, short_repr
 from kvscope.runfile import (
     NSYS_LOG,
     PERFETTO,
@@ -23,7 +23,7 @@ from kvscope.runfile import (
     read_record,
     run_sha256,
 )
-from kvscope.runschema import Absent, FileName, FileRecord, Record, RunRecord, Whole, damage
+from kvscope.runschema import Absent, FileName, FileRecord, Record, RunRecord, Whole
 from kvscope.tables import (
     ANALYSIS_TABLES,
     KV_TABLES,

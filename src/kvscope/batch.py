@@ -19,7 +19,7 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import Any, TextIO
 
-from kvscope import layout, processes, runfile
+from kvscope import attempts, layout, processes, runfile
 from kvscope.errors import BadInput, KvscopeError
 from kvscope.plan import batches
 from kvscope.plan.experiment import Experiment, parse
@@ -106,7 +106,7 @@ def run_measured(jobs: Sequence[Job], compare: str | None, line: Line) -> int:
         if reason is None:
             line.note(batches.line(number, len(jobs), id_, _measured_s(directory), None))
         else:
-            reason = f"{reason} (log: {runfile.log_path(directory)})"
+            reason = f"{reason} (log: {attempts.log_path(directory)})"
             line.say(batches.line(number, len(jobs), id_, 0.0, reason))
     failed = [id_ for id_, reason in reasons.items() if reason is not None]
     if failed:
@@ -175,7 +175,7 @@ def run_one(job: Job) -> str | None:
     try:
         facts = supervisor.run(job.experiment, job.directory, job.force, measure_here)
         if facts["status"] != runfile.COMPLETE:
-            return f"{facts['reason']} (log: {runfile.log_path(job.directory)})"
+            return f"{facts['reason']} (log: {attempts.log_path(job.directory)})"
         if job.tables:
             make_tables(job.directory)
     except KvscopeError as error:

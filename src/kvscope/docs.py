@@ -19,7 +19,8 @@ from kvscope import evidence, plugins
 from kvscope.analyse import access_metrics
 from kvscope.analyse.checklist import FACTS
 from kvscope.analyse.circumstances import CIRCUMSTANCES
-from kvscope.analyse.metric import Measure, Metric
+from kvscope.analyse.measure import Measure
+from kvscope.analyse.metric import Metric
 from kvscope.analyse.metrics import OWN
 from kvscope.analyse.oracles.of_packages import GROUP as ORACLE
 from kvscope.analyse.oracles.registry import ROWS, all_oracles

@@ -9,7 +9,7 @@ are timed has `copies`, also where nothing was copied. A package may add words o
 from collections.abc import Mapping
 from typing import Any
 
-from kvscope.kv_plan import KINDS, OF_ALL_TOKENS
+from kvscope.kv_kinds import all_known, keep_all_together
 
 PASSES, ORDER, CLOCK = "passes", "order", "clock"
 TOKEN_IDS, WORKLOAD, SETTINGS = "token_ids", "workload", "settings"
@@ -45,14 +45,14 @@ def of_recording(server: Mapping[str, Any]) -> frozenset[str]:
     """The evidence that a recording has, by what it says of the `server` and its passes."""
     lacking = {SETTINGS, WORKLOAD, TOKEN_IDS}
     kinds = [group["kind"] for group in server.get("kv_groups", ())]
-    together = [kind in OF_ALL_TOKENS for kind in kinds] == [True]
+    together = keep_all_together(kinds)
     if server.get("first_step"):  # what was there before is not known
         lacking |= {PASSES, ORDER}
     if server.get("overlapping"):
         lacking.add(ORDER)
     if server.get("connector"):
         lacking |= {BLOCKS, HOST_POOL, COPIES, JOBS}
-    if not {*kinds} <= {*KINDS}:
+    if not all_known(kinds):
         lacking.add(BLOCKS)
     if server.get("prefix_caching") and not together:
         lacking |= {BLOCKS, PREFIXES} if kinds else {PREFIXES}

@@ -6,13 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvscope.arraytypes import Ints
-
-BY_WINDOW = ("SlidingWindow", "SlidingWindowMLA")
-BY_CHUNK = ("ChunkedLocalAttention",)
-OF_ALL_TOKENS = ("FullAttention", "MLAAttention")
-STATE = "Mamba"
-KINDS = (*OF_ALL_TOKENS, *BY_WINDOW, *BY_CHUNK, STATE)
-"""Kinds of KV groups of which it is known how many blocks a request holds."""
+from kvscope.kv_kinds import keep_all_together, kind_of
 
 
 @dataclass(frozen=True)
@@ -20,7 +14,8 @@ class KvGroup:
     """Layers that share a block table. Bytes are of one block, over the group's layers.
 
     `useful_bytes` are of contents, `padded_bytes` of contents and padding; `block_bytes` is what a
-    block takes of the pool, the same for all groups. `kind` is vLLM's name of what is kept.
+    block takes of the pool, the same for all groups. `kind` is vLLM's name of what is kept
+    (`kvscope.kv_kinds`).
     `window_tokens` is the window or the chunk that attention is limited to. A group with `state`
     keeps one state a request instead of K and V of each token.
     """
@@ -36,7 +31,7 @@ class KvGroup:
     @property
     def state(self) -> bool:
         """Whether it keeps one state a request."""
-        return self.kind == STATE
+        return kind_of(self.kind).keeps_state
 
     def held_blocks(self, context_tokens: Ints, tokens: Ints) -> Ints:
         """Blocks of a request in a pass that has room for `tokens` tokens of it.
@@ -44,15 +39,8 @@ class KvGroup:
         `context_tokens` of them were computed before: vLLM frees the blocks that none of the others
         attends to (`get_num_skipped_tokens` of its `SingleTypeKVCacheManager`).
         """
-        if self.state:
-            return np.ones_like(tokens)
-        skipped, window = np.zeros_like(context_tokens), self.window_tokens
-        if window and self.kind in BY_WINDOW:
-            skipped = np.maximum(0, context_tokens - window + 1)
-        elif window and self.kind in BY_CHUNK:
-            skipped = context_tokens // window * window
-        blocks: Ints = -(-tokens // self.block_tokens) - skipped // self.block_tokens
-        return blocks
+        kind, window = kind_of(self.kind), self.window_tokens or 0
+        return kind.held_blocks(context_tokens, tokens, self.block_tokens, window)
 
 
 def most_blocks(groups: Sequence[KvGroup], tokens: Ints) -> Ints:
@@ -69,7 +57,7 @@ def most_blocks(groups: Sequence[KvGroup], tokens: Ints) -> Ints:
 
 def has_one_block_table(groups: Sequence[KvGroup]) -> bool:
     """Whether one group keeps all tokens, so that a request's blocks follow from its tokens."""
-    return [group.kind in OF_ALL_TOKENS for group in groups] == [True]
+    return keep_all_together(group.kind for group in groups)
 
 
 def unless_one_block_table(groups: Sequence[KvGroup], setting: str) -> str:

@@ -9,9 +9,12 @@ from contextlib import contextmanager
 from gzip import GzipFile
 from pathlib import Path
 from reprlib import Repr
-from typing import IO, Any, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from kvscope.errors import BadInput, KvscopeError
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
@@ -97,3 +100,15 @@ def open_file(path: Path) -> IO[bytes]:
         raise BadInput(f"{path}: no such file") from None
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def first_fault(error: "ValidationError") -> tuple[str, str]:
+    """The dotted key of the first fault that pydantic found, '' for the whole; and its message."""
+    first = error.errors(include_url=False)[0]
+    return ".".join(map(str, first["loc"])), first["msg"]
+
+
+def damage(error: "ValidationError") -> str:
+    """The same in words for a file: 'damaged, key files.a: Field required'."""
+    key, message = first_fault(error)
+    return f"damaged, key {short_repr(key)[1:-1]}: {message}" if key else f"damaged, {message}"

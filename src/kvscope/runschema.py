@@ -4,7 +4,6 @@ docs/TRACE_SPEC.md has meanings. Files of earlier versions lack keys; what stand
 here, once.
 """
 
-from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
@@ -13,16 +12,13 @@ from pydantic import (
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
-    ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
     model_validator,
 )
 from pydantic_core import CoreSchema
 
-from kvscope.errors import BadInput
 from kvscope.limits import LONGEST_REPEAT_S
-from kvscope.reading import short_repr
 
 OTHER_CLOCKS = 2
 """Since version 2, `clock.repeats` has other clocks, and `warmup.copies` the rates of copies."""
@@ -390,39 +386,3 @@ class RunRecord(Record):
 
 NO_RECORD = RunRecord.model_construct(experiment_id="", status=FAILED, files={})
 """Of an experiment without run.json."""
-
-
-def parse(facts: Any, path: Path) -> RunRecord:
-    """The record of a run, from the JSON of the file `path`; BadInput if it is none."""
-    try:
-        return _parsed(facts)
-    except ValueError as error:
-        raise BadInput(f"{path}: not the record of a run: {error}") from None
-
-
-def _parsed(facts: Any) -> RunRecord:
-    """The same; ValueError with the first problem in words."""
-    if not isinstance(facts, dict):
-        raise ValueError(f"must be one JSON object, not {type(facts).__name__}")
-    if facts.get("schema") not in READABLE:
-        readable = f"{READABLE[0]} to {READABLE[-1]}"
-        raise ValueError(f"schema is {facts.get('schema')!r:.60}, this kvscope reads {readable}")
-    try:
-        return RunRecord.model_validate(facts)
-    except ValidationError as error:
-        key, message = first_fault(error)
-        first = error.errors(include_url=False)[0]
-        shown = "" if first["type"] == "missing" else f" ({first['input']!r:.60})"
-        raise ValueError(f"key {key}{shown}: {message}") from None
-
-
-def first_fault(error: ValidationError) -> tuple[str, str]:
-    """The dotted key of the first fault that pydantic found, '' for the whole; and its message."""
-    first = error.errors(include_url=False)[0]
-    return ".".join(map(str, first["loc"])), first["msg"]
-
-
-def damage(error: ValidationError) -> str:
-    """The same in words for a file: 'damaged, key files.a: Field required'."""
-    key, message = first_fault(error)
-    return f"damaged, key {short_repr(key)[1:-1]}: {message}" if key else f"damaged, {message}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvscope import accounts, layout, packages, runfile
+from kvscope import accounts, attempts, layout, packages, runfile
 from kvscope.accounts import ANALYSED, COLLECTED
 from kvscope.errors import BadInput
 from kvscope.plan import batches, manifest
@@ -101,10 +101,10 @@ def withdraw_batches(found: Mapping[str, Any], results: Path) -> None:
 
 def settle_if_free(directory: Path) -> None:
     """Settle a run's directory, unless it is settled or a supervisor holds its lock."""
-    if not runfile.is_settled(directory):
+    if not attempts.is_settled(directory):
         with hold_lock_if_free(directory, SUPERVISOR_LOCK) as free:
             if free:
-                runfile.settle(directory)
+                attempts.settle(directory)
 
 
 def read_plan(given: Options, results: Path) -> dict[str, Any]:
@@ -124,10 +124,10 @@ def settings_of(
     if not dag.workflow.is_main_process:
         return [str(path) for path in paths]
     for directory in (path.parent for path in paths):
-        if given.remeasure == NONE and not dag.workflow.dryrun and runfile.is_requested(directory):
+        if given.remeasure == NONE and not dag.workflow.dryrun and attempts.is_requested(directory):
             with hold_lock_if_free(directory, SUPERVISOR_LOCK) as free:
                 if free:
-                    runfile.withdraw_request(directory)
+                    attempts.withdraw_request(directory)
         if is_due(directory, given.remeasure):
             dag.forcefiles.add(str(_marker(batch, results)))
     return [str(path) for path in paths]
@@ -169,7 +169,7 @@ def _must_measure(directory: Path, remeasure: str | None) -> bool:
     """
     if remeasure == NONE:
         return False
-    if remeasure == ALL or runfile.is_requested(directory):
+    if remeasure == ALL or attempts.is_requested(directory):
         return True
     return remeasure == INVALID and is_invalid(directory)
 
@@ -203,7 +203,7 @@ def request_forced(dag: Any, planned: Mapping[str, Any], given: Options, results
             for i in _ids(job.wildcards, planned):
                 directory = layout.experiment_directory(results, i)
                 if forced_here or _must_measure(directory, given.remeasure):
-                    runfile.request_again(directory)
+                    attempts.request_again(directory)
 
 
 def _directories(planned: Mapping[str, Any], results: Path) -> Iterable[Path]:

@@ -15,7 +15,7 @@ import pandas as pd
 import psutil
 import pytest
 
-from kvscope import runfile
+from kvscope import attempts, runfile
 from kvscope.analyse.check import check_run
 from kvscope.files import read_json
 from kvscope.layout import experiment_directory
@@ -107,7 +107,7 @@ def assert_complete(results: Path, experiment: Experiment, profiled: int = 0) ->
     assert [entry["repeat"] for entry in entries] == list(range(len(entries)))
     assert [bool(entry.get("profiled")) for entry in entries].count(True) == profiled
     assert (directory / runfile.RUN_DONE).exists()
-    assert not (directory / runfile.ATTEMPT).exists()
+    assert not (directory / attempts.ATTEMPT).exists()
     first, *others = counts(results, experiment)
     for other in others:
         pd.testing.assert_frame_equal(first, other)

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from kvscope import plugins
+from kvscope import kv_kinds, plugins
 from kvscope.analyse.oracles.registry import judge_tables
 from kvscope.analyse.records import Records, read_records
 from kvscope.analyse.validity import find_reasons
@@ -173,6 +174,54 @@ def test_a_policy_may_bring_its_own_connector(tmp_path: Path, warm: Warm):
     assert set(events["policy"]) == {"swap", "recompute"}
 
 
+SINKS = (
+    *("model=toy-sinks", "device=dry", "workload=uniform", "workload.min_tokens=60"),
+    *("workload.max_tokens=400", "workload.num_requests=8", "cache.block_size=32"),
+    *("cache.blocks=40", "engine.max_model_len=512", "engine.max_num_batched_tokens=512"),
+)
+
+
+@pytest.fixture(scope="module")
+def sinks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a model whose layers keep what vLLM knows by the toys alone.
+
+    The warm process has loaded vLLM's plug-ins before, so this is another one.
+    """
+    directory = tmp_path_factory.mktemp("sinks")
+    done = kvscope("run", *SINKS, "--out", str(directory), env={"PYTHONPATH": str(TOYS)})
+    assert done.returncode == 0, done.stderr
+    return directory
+
+
+def test_a_kind_of_kv_group_may_be_brought(sinks: Path, warm: Warm):
+    """In decode a request holds the blocks of the window and of its sinks, and no others."""
+    done = kvscope("check", str(sinks), env=with_toys(warm))
+    assert done.returncode == 0, done.stdout + done.stderr
+    groups, steps = (pd.read_parquet(sinks / f"{name}.parquet") for name in ("kv_groups", "steps"))
+    assert groups["kind"].tolist() == ["ToySinks", "FullAttention"]
+    assert steps["preempted_requests"].any()
+    decoding = steps[steps["phase"] == "decode"]
+    of_sinks, of_all = np.array([*decoding["group_blocks_used"]]).T
+    assert (of_sinks <= decoding["requests"] * (1 + 128 // 32 + 1)).all()
+    assert (of_sinks < of_all).any()
+
+
+def test_a_kind_of_kv_group_stands_on_the_page(sinks: Path, warm: Warm, tmp_path: Path):
+    for command in (("analyse", str(sinks)), ("report", str(sinks), "--out", str(tmp_path))):
+        done = kvscope(*command, env=with_toys(warm))
+        assert done.returncode == 0, done.stderr
+    assert "sinks and a window" in (tmp_path / "report.html").read_text("utf-8")
+
+
+def test_what_a_request_holds_of_a_kind_is_judged(
+    sinks: Path, installed: Records, monkeypatch: pytest.MonkeyPatch
+):
+    kind = kv_kinds.kind_of("ToySinks")
+    assert found(read_records(sinks), VIOLATED) == set()
+    monkeypatch.setattr(type(kind), "held_blocks", kv_kinds.Window.held_blocks)
+    assert "differs_from_replay" in found(read_records(sinks), VIOLATED)
+
+
 def test_a_section_of_another_package_stands_on_the_page(sliced: Path, warm: Warm, tmp_path: Path):
     """Between those of other orders, with its style, its script and the data for it."""
     for command in (("analyse", str(sliced)), ("report", str(sliced), "--out", str(tmp_path))):
@@ -210,7 +259,10 @@ def test_a_run_is_held_against_what_its_policy_declares(
 @pytest.fixture
 def installed(toys: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Records]:
     """The run, read where its package is installed."""
-    caches = (plugins.names, plugins.find, added_tables, registry.find_registered)
+    caches = (
+        *(plugins.names, plugins.find, added_tables, registry.find_registered),
+        *(kv_kinds.registered, kv_kinds.by_vllm_name),
+    )
     monkeypatch.syspath_prepend(str(TOYS))
     for cached in caches:
         cached.cache_clear()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvscope.plan import registry
+from kvscope.plan import registry, vocabulary
 
 
 def plug_in(monkeypatch: pytest.MonkeyPatch, kind: str, classes: Mapping[str, Any]) -> None:
@@ -17,7 +17,7 @@ def plug_in(monkeypatch: pytest.MonkeyPatch, kind: str, classes: Mapping[str, An
     vars(module).update(classes)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     group, own = (
-        registry.entry_point_group(kind),
+        vocabulary.entry_point_group(kind),
         {of: registry.find_registered(of) for of in registry.KINDS},
     )
     points = {name: EntryPoint(name, f"{module.__name__}:{name}", group) for name in classes}

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kvscope import plugins, runfile, tables
+from kvscope import attempts, plugins, runfile, tables
 from kvscope.analyse.oracles.added import added_differ
 from kvscope.analyse.records import Records
 from kvscope.engine.added import AddedRecorders, RowRecorder, Seconds
@@ -186,13 +186,13 @@ def test_a_file_of_it_goes_with_the_measurement_that_recorded_it(tmp_path: Path,
     install(levels=ADDED)
     run = tmp_path / "run"
     for of in ("old", "new"):
-        attempt = runfile.begin_attempt(run)
+        attempt = attempts.begin_attempt(run)
         (attempt / "steps.parquet").write_text(of)
         if of == "old":
             (attempt / TABLE.file).write_text(of)
         facts: dict[str, Any] = {"experiment_id": "x", "status": "complete", "reason": None}
         runfile.write_run(attempt, facts | {"files": runfile.file_records(attempt)})
-        runfile.settle(run)
+        attempts.settle(run)
         assert (run / TABLE.file).exists() == (of == "old")
         (tmp_path / "own-1.dist-info" / "entry_points.txt").unlink(missing_ok=True)
         for cached in CACHES:
@@ -234,7 +234,7 @@ def test_a_campaign_ends_with_a_sentence_and_keeps_what_it_measured(
     overrides = ["workload=fixed", "workload.num_requests=2", "profiler=none", "repeats=3"]
     experiment = expand(None, overrides, ROOT / "config").experiments[0].experiment
     directory = experiment_directory(tmp_path, experiment.id)
-    attempt = directory / runfile.ATTEMPT
+    attempt = directory / attempts.ATTEMPT
 
     def measure() -> Any:
         return campaign.measure([campaign.Wanted(experiment, directory)], print)[experiment.id]

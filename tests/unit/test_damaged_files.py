@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_replay import record
 
-from kvscope import cli, limits, runschema, tables
+from kvscope import cli, limits, runfile, runschema, tables
 from kvscope.collect.collector import collect_nsys
 from kvscope.collect.kv.clock import EventClock
 from kvscope.collect.kv.flushes import read_flushes
@@ -88,7 +88,7 @@ def far_clock() -> dict[str, Any]:
 
 
 def read_clock(path: Path) -> None:
-    found = EventClock.of_run(runschema.parse(read_json(path), path).tracing, path).ns(
+    found = EventClock.of_run(runfile.parse(read_json(path), path).tracing, path).ns(
         np.array([0, 5, SECOND]), 0
     )
     assert np.all(np.diff(found) >= 0)

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from kvscope import kv_kinds
 from kvscope.copies import IN, OUT
 from kvscope.judge.jobs import Offloading
 from kvscope.judge.memory import Blocks
@@ -14,7 +15,6 @@ from kvscope.judge.pool import Block
 from kvscope.judge.requests import Request
 from kvscope.judge.rules import Group, Rules
 from kvscope.judge.told import Job, Prompts
-from kvscope.kv_plan import OF_ALL_TOKENS
 
 SIZE, STORED = 4, 2  # tokens of a block, blocks of the store
 STARTS_S = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
@@ -25,8 +25,7 @@ def of_request(
     stores: dict[int, list[Job]], host_blocks: int, prompt: int = 3, stores_outputs: bool = True
 ) -> tuple[Request, Offloading]:
     """A request with three blocks, and a replay of these stores, by pass."""
-    (kind, *_) = OF_ALL_TOKENS
-    groups = [Group(kind, SIZE)]
+    groups = [Group(kv_kinds.FULL.vllm_name, SIZE)]
     rules = Rules(SIZE, 20, groups, host_blocks_total=host_blocks, stores_outputs=stores_outputs)
     blocks = Blocks(rules, Prompts(pd.DataFrame({"request_id": ["a"]}), SIZE))
     request = Request("a", prompt=prompt * SIZE, due=1, arrival_s=0.0, order=0)

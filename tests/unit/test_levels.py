@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kvscope.errors import BadInput
 from kvscope.plan import levels
+from kvscope.plan import named as naming
 from kvscope.plan.grid import Plan, expand
 from kvscope.plan.question import Question
 from kvscope.report.axes import rows, x_words
@@ -91,15 +92,15 @@ def test_yes_and_no_cannot_be_named(names: dict[Any, str]) -> None:
 
 @given(st.one_of(st.integers(), st.floats(allow_nan=False), st.text()), st.text(min_size=1))
 def test_a_named_value_is_the_value(value: float | str, words: str) -> None:
-    named = levels.name(value, words)
+    named = naming.name(value, words)
     assert (named, hash(named), type(value)(named)) == (value, hash(value), value)
-    assert levels.name_of(named) == words == setting_words(BLOCKS, named)
-    assert levels.name_of(levels.name(value, None)) is None
+    assert naming.name_of(named) == words == setting_words(BLOCKS, named)
+    assert naming.name_of(naming.name(value, None)) is None
 
 
 def of_levels(*counts: int) -> StudyData:
     runs = [
-        run({BLOCKS: levels.name(count, NAMES.get(count))}, (value - 1, value, value + 1))
+        run({BLOCKS: naming.name(count, NAMES.get(count))}, (value - 1, value, value + 1))
         for count, value in zip(counts, (100, 74, 50), strict=False)
     ]
     return study(*runs)
@@ -126,7 +127,7 @@ def test_axes_and_labels_have_the_names_in_the_plan_s_order() -> None:
 
 
 def test_a_name_stays_where_blocks_are_told_in_tokens() -> None:
-    two = [{BLOCKS: levels.name(192, "all"), "cache.block_size": size} for size in (16, 32)]
+    two = [{BLOCKS: naming.name(192, "all"), "cache.block_size": size} for size in (16, 32)]
     found = in_tokens(two)
     assert [row["cache.tokens"] for row in found] == [3072, 6144]
-    assert {levels.name_of(row["cache.tokens"]) for row in found} == {"all"}
+    assert {naming.name_of(row["cache.tokens"]) for row in found} == {"all"}

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import tables
-from kvscope.analyse.study_metrics import MEASURES
+from kvscope.analyse.measure import MEASURES
 from kvscope.plan.figures import Axes
 from kvscope.report.data import FigureRequest
 from kvscope.report.figures import (

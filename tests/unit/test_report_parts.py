@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvscope.analyse.measure import MEASURES
 from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.statistics import Estimate
-from kvscope.analyse.study_metrics import COLUMNS, MEASURES, STUDY_METRICS
+from kvscope.analyse.study_metrics import COLUMNS, STUDY_METRICS
 from kvscope.quantities import plural
 from kvscope.report.circumstances import circumstances, dates, shared
 from kvscope.report.data import ReportedRun, StudyData, labels

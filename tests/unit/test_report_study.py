@@ -11,10 +11,11 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from kvscope import runfile, tables
+from kvscope import attempts, runfile, tables
 from kvscope.analyse.check import check_run
 from kvscope.analyse.experiment import analyse
 from kvscope.analyse.study_metrics import COLUMNS, STUDY_METRICS
+from kvscope.attempts import request_again
 from kvscope.cli import main
 from kvscope.errors import BadInput
 from kvscope.files import write_json
@@ -24,7 +25,6 @@ from kvscope.report.load import load
 from kvscope.report.study import report
 from kvscope.report.tables import study_metrics
 from kvscope.run.locks import SUPERVISOR_LOCK, hold_lock
-from kvscope.runfile import request_again
 
 from .kv_access_fixture import serve, trace_run
 from .marks import own_figures, streams
@@ -242,7 +242,7 @@ def test_metrics_that_were_edited_are_refused_by_name(tmp_path, capsys):
 @pytest.mark.usefixtures("one_figure")
 def test_an_experiment_that_is_to_be_measured_again_leaves_the_study_unfinished(tmp_path):
     write_study(tmp_path, [ROOMY, SCARCE])
-    runfile.request_again(tmp_path / "experiments" / SCARCE.id)
+    attempts.request_again(tmp_path / "experiments" / SCARCE.id)
     page = report(["fake"], tmp_path, None)
     assert page.parent.name == "unfinished"
     assert "is to be measured again" in page.read_text()

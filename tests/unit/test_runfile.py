@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope import runfile, tables
+from kvscope import attempts, runfile, tables
+from kvscope.attempts import ATTEMPT, MEASURE_AGAIN
 from kvscope.errors import BadInput, CannotWrite
 from kvscope.files import atomic_path, make_directory, write_json, write_text
 from kvscope.run.attempt import keep_whole_repeats
-from kvscope.runfile import ATTEMPT, MEASURE_AGAIN, RUN_DONE, RUN_FILE
+from kvscope.runfile import RUN_DONE, RUN_FILE
 
 ID = "tiny-0123456789"
 NAMES = ("experiment.yaml", "requests.parquet", "steps.parquet", "batch.parquet")
@@ -24,7 +25,7 @@ NAMES = ("experiment.yaml", "requests.parquet", "steps.parquet", "batch.parquet"
 
 def measured(directory: Path, content: str, status: str = "complete", names=NAMES) -> Path:
     """A measurement that ended in attempt/, its files of this content."""
-    attempt = runfile.begin_attempt(directory)
+    attempt = attempts.begin_attempt(directory)
     for name in names:
         (attempt / name).write_text(f"{content} {name}")
     (attempt / "log.txt").write_text(content)
@@ -41,34 +42,34 @@ def content_of(directory: Path) -> set[str]:
 
 
 def test_a_complete_attempt_takes_its_place_and_run_done_names_it(tmp_path):
-    runfile.settle(measured(tmp_path, "old"))
+    attempts.settle(measured(tmp_path, "old"))
     assert content_of(tmp_path) == {"old"}
     first = (tmp_path / RUN_DONE).read_text()
     assert first == runfile.run_sha256(tmp_path) + "\n"
     assert not (tmp_path / ATTEMPT).exists()
-    runfile.request_again(tmp_path)
-    runfile.settle(measured(tmp_path, "new"))
+    attempts.request_again(tmp_path)
+    attempts.settle(measured(tmp_path, "new"))
     assert content_of(tmp_path) == {"new"}
     assert (tmp_path / RUN_DONE).read_text() != first
     assert not (tmp_path / MEASURE_AGAIN).exists()
 
 
 def test_a_failed_attempt_takes_its_place_only_where_nothing_is_complete(tmp_path):
-    runfile.settle(measured(tmp_path, "broken", status="failed"))
+    attempts.settle(measured(tmp_path, "broken", status="failed"))
     assert runfile.read_run(tmp_path)["status"] == "failed"
     assert not (tmp_path / RUN_DONE).exists()
-    runfile.settle(measured(tmp_path, "good"))
-    runfile.request_again(tmp_path)
-    runfile.settle(measured(tmp_path, "broken", status="failed"))
+    attempts.settle(measured(tmp_path, "good"))
+    attempts.request_again(tmp_path)
+    attempts.settle(measured(tmp_path, "broken", status="failed"))
     assert content_of(tmp_path) == {"good"}
     assert (tmp_path / RUN_DONE).exists()
-    assert runfile.is_requested(tmp_path)
-    assert runfile.log_path(tmp_path).read_text() == "broken"
+    assert attempts.is_requested(tmp_path)
+    assert attempts.log_path(tmp_path).read_text() == "broken"
 
 
 def test_a_file_that_only_the_measurement_before_had_goes(tmp_path):
-    runfile.settle(measured(tmp_path, "old", names=(*NAMES, "trace.sqlite")))
-    runfile.settle(measured(tmp_path, "new"))
+    attempts.settle(measured(tmp_path, "old", names=(*NAMES, "trace.sqlite")))
+    attempts.settle(measured(tmp_path, "new"))
     assert not (tmp_path / "trace.sqlite").exists()
 
 
@@ -78,7 +79,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("moves", range(8))
 def test_a_move_that_was_cut_off_is_finished_by_the_next_call(tmp_path, monkeypatch, moves):
-    runfile.settle(measured(tmp_path, "old"))
+    attempts.settle(measured(tmp_path, "old"))
     measured(tmp_path, "new")
     replace, left = Path.replace, iter(range(moves))
 
@@ -90,11 +91,11 @@ def test_a_move_that_was_cut_off_is_finished_by_the_next_call(tmp_path, monkeypa
     with monkeypatch.context() as patched:
         patched.setattr(Path, "replace", dying)
         try:
-            runfile.settle(tmp_path)
+            attempts.settle(tmp_path)
         except Killed:
             whole = not runfile.file_problems(tmp_path, runfile.read_record(tmp_path))
             assert whole or not runfile.is_complete(tmp_path, ID)
-    runfile.settle(tmp_path)
+    attempts.settle(tmp_path)
     assert content_of(tmp_path) == {"new"}
     assert (tmp_path / RUN_DONE).read_text() == runfile.run_sha256(tmp_path) + "\n"
     assert not (tmp_path / ATTEMPT).exists()
@@ -102,22 +103,22 @@ def test_a_move_that_was_cut_off_is_finished_by_the_next_call(tmp_path, monkeypa
 
 def test_an_attempt_whose_files_were_moved_is_removed_by_the_next_call(tmp_path):
     """A process was killed while it removed the rest of it; one that has begun is kept."""
-    runfile.settle(measured(tmp_path, "good"))
-    left = runfile.begin_attempt(tmp_path)
+    attempts.settle(measured(tmp_path, "good"))
+    left = attempts.begin_attempt(tmp_path)
     (left / ".run.lock").touch()
-    assert not runfile.is_settled(tmp_path)
-    runfile.settle(tmp_path)
+    assert not attempts.is_settled(tmp_path)
+    attempts.settle(tmp_path)
     assert not left.exists()
-    begun = runfile.begin_attempt(tmp_path)
+    begun = attempts.begin_attempt(tmp_path)
     (begun / runfile.EXPERIMENT_FILE).write_text("experiment\n")
-    assert runfile.is_settled(tmp_path)
-    runfile.settle(tmp_path)
+    assert attempts.is_settled(tmp_path)
+    attempts.settle(tmp_path)
     assert begun.exists()
     assert content_of(tmp_path) == {"good"}
 
 
 def test_a_run_with_a_changed_file_is_not_complete(tmp_path):
-    runfile.settle(measured(tmp_path, "good"))
+    attempts.settle(measured(tmp_path, "good"))
     assert runfile.is_complete(tmp_path, ID)
     assert not runfile.is_complete(tmp_path, "another-0123456789")
     (tmp_path / "steps.parquet").write_text("goop steps.parquet")
@@ -194,9 +195,9 @@ def test_the_tables_of_a_killed_process_are_cut_to_the_repeats_that_all_have(tmp
 
 
 def test_a_mark_that_was_being_written_when_its_process_was_killed_leaves_nothing(tmp_path):
-    runfile.settle(measured(tmp_path, "good"))
+    attempts.settle(measured(tmp_path, "good"))
     (tmp_path / RUN_DONE).rename(tmp_path / f".{RUN_DONE}.x1.tmp")
-    runfile.settle(tmp_path)
+    attempts.settle(tmp_path)
     assert (tmp_path / RUN_DONE).exists()
     assert not list(tmp_path.glob(".*.tmp"))
 
@@ -238,21 +239,21 @@ def test_a_file_where_a_directory_is_needed_is_named(tmp_path):
 
 @pytest.mark.parametrize("content", ["{", '{"schema": 99}'])
 def test_an_attempt_that_cannot_be_read_is_left_and_then_replaced(content, tmp_path):
-    runfile.settle(measured(tmp_path, "good"))
+    attempts.settle(measured(tmp_path, "good"))
     attempt = tmp_path / ATTEMPT
     attempt.mkdir()
     (attempt / RUN_FILE).write_text(content)
-    runfile.settle(tmp_path)
+    attempts.settle(tmp_path)
     assert content_of(tmp_path) == {"good"}
     assert (tmp_path / RUN_DONE).exists()
-    assert not list(runfile.begin_attempt(tmp_path).iterdir())
+    assert not list(attempts.begin_attempt(tmp_path).iterdir())
 
 
 def test_a_settled_directory_is_known_without_a_change(tmp_path):
-    assert runfile.is_settled(tmp_path)
+    assert attempts.is_settled(tmp_path)
     measured(tmp_path, "good")
-    assert not runfile.is_settled(tmp_path)
-    runfile.settle(tmp_path)
-    assert runfile.is_settled(tmp_path)
+    assert not attempts.is_settled(tmp_path)
+    attempts.settle(tmp_path)
+    assert attempts.is_settled(tmp_path)
     (tmp_path / RUN_DONE).write_text("another\n")
-    assert not runfile.is_settled(tmp_path)
+    assert not attempts.is_settled(tmp_path)

@@ -6,10 +6,11 @@ Other packages add metrics as entry points in the group `kvscope.metric`, each a
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvscope import plugins
+from kvscope.analyse.measure import Measure
 
 if TYPE_CHECKING:  # imports this module
     from kvscope.analyse.run_view import RunView
@@ -17,70 +18,17 @@ if TYPE_CHECKING:  # imports this module
 GROUP = "kvscope.metric"
 
 
-# The unit in which values of a unit are displayed, where a measure names none.
-DISPLAYED = {"share": "%", "B/s": "GB/s"}
-# What turns a value in the first unit into the second.
-SCALES = {
-    ("s", "ms"): 1e3,
-    ("s", "µs"): 1e6,
-    ("share", "%"): 100.0,
-    ("B/s", "GB/s"): 1e-9,
-    ("B", "GB"): 1e-9,
-    ("B", "GiB"): 2.0**-30,
-    ("B", "MiB"): 2.0**-20,
-}
-
-
-@dataclass(frozen=True)
-class Measure:
-    """What a number of the `metrics` table is, and how it is displayed.
-
-    `heading` labels a table's column or an axis. `formula` is over table columns, in the notation
-    of docs/METRICS.md. More is better where `better` is 1, less where it is -1. `display` is the
-    unit on the page, if another than `unit`. A `signed` measure may be negative: its axis shows
-    intervals below 0.
-
-    `column` is its place among the columns of the page's table, experiments.csv, comparisons and
-    `kvscope compare`; a measure without one is in none of them. On the page a column is folded
-    unless it is `first`. An `optional` one is left out where it is 0 or undefined in every
-    experiment.
-    """
-
-    name: str
-    unit: str
-    heading: str
-    formula: str
-    better: int = field(default=0, kw_only=True)
-    display: str = field(default="", kw_only=True)
-    signed: bool = field(default=False, kw_only=True)
-    optional: bool = field(default=False, kw_only=True)
-    column: int = field(default=0, kw_only=True)
-    first: bool = field(default=False, kw_only=True)
-
-    @property
-    def display_unit(self) -> str:
-        """The unit in which it is displayed."""
-        return self.display or DISPLAYED.get(self.unit, self.unit)
-
-    @property
-    def scale(self) -> float:
-        """What turns a value of the `metrics` table into `display_unit`."""
-        return SCALES.get((self.unit, self.display_unit), 1.0)
-
-
 @dataclass(frozen=True)
 class Metric(Measure):
     """A metric of one repeat.
 
-    `of` computes the value, in `unit`, from the records of a repeat, NaN where
-    it is undefined; `uncertainty` is the metric of the method's error. `needs_all` names what must
-    be traced in full for a metric of KV events. A `modeled_interval` of a modeled run comes from
-    fits of its hardware's numbers: they decide the value, and it is quickly computed from passes,
-    requests and preemptions.
+    `of` computes the value, in `unit`, from the records of a repeat, NaN where it is undefined.
+    `needs_all` names what must be traced in full for a metric of KV events. A `modeled_interval` of
+    a modeled run comes from fits of its hardware's numbers: they decide the value, and it is
+    quickly computed from passes, requests and preemptions.
     """
 
     of: "Callable[[RunView], float]"
-    uncertainty: "Metric | None" = None
     needs_all: str = ""
     modeled_interval: bool = False
 
@@ -92,11 +40,6 @@ class Metric(Measure):
 def ratio(numerator: float, denominator: float) -> float:
     """A quotient; NaN of 0."""
     return numerator / denominator if denominator else math.nan
-
-
-def is_of_time(unit: str) -> bool:
-    """Whether a metric in this unit is a time or a rate."""
-    return unit == "s" or unit.endswith("/s")
 
 
 def metric(
@@ -119,7 +62,7 @@ def metric(
             heading,
             formula,
             of,
-            uncertainty,
+            uncertainty=uncertainty,
             modeled_interval=modeled_interval,
             **display,
         )

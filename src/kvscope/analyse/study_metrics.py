@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope.analyse.estimates import Estimates, ExperimentMetrics
-from kvscope.analyse.metric import Measure
+from kvscope.analyse.measure import MEASURES, Measure
 from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.statistics import UNKNOWN, Estimate
 from kvscope.plan.parts import CacheSettings
@@ -187,8 +187,7 @@ STUDY_METRICS = (
     ),
 )
 
-MEASURES: dict[str, Measure] = {one.name: one for one in (*METRICS, *STUDY_METRICS)}
-"""All metrics, those of other packages and those of studies too, by name."""
+MEASURES.update({one.name: one for one in (*METRICS, *STUDY_METRICS)})
 
 COLUMNS = sorted((one for one in MEASURES.values() if one.column), key=lambda one: one.column)
 """Those that are columns of tables, in order."""

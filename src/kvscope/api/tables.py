@@ -13,11 +13,12 @@
 - `kv_events`: kinds of accesses by code, `K_READ`, `V_READ`, `K_WRITE`, `V_WRITE`, with their names
   in `KINDS`; of a flush its kernels `WRITE` and `ATTENTION`, its `COLUMNS` and `COLUMNS_VERSION`,
   and `ALL_HEADS`; a kernel's `RECORD` of an access, with `RECORD_ALL_HEADS`; `VIRTUAL_CLOCK`
+- `kv_kinds`: `KvKind`, a kind of KV group; its subclasses `Window`, `Chunk`, `State`; `Count`
 - `kv_plan`: `KvGroup`, `has_one_block_table`, `unless_one_block_table`
 - `rebuilds`: `rebuild_parts`, in which K and V are made of a request's activations
 """
 
-from kvscope import actions, copies, evidence, kv_plan, passes, rebuilds, runfile, tables
+from kvscope import actions, copies, evidence, kv_kinds, kv_plan, passes, rebuilds, runfile, tables
 from kvscope import events as kv_events
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "copies",
     "evidence",
     "kv_events",
+    "kv_kinds",
     "kv_plan",
     "passes",
     "rebuilds",

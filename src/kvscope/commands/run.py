@@ -117,7 +117,7 @@ def _launch(experiments: list[Experiment], hydra: list[str], given: argparse.Nam
 
 def _measure(experiment: Experiment, given: argparse.Namespace) -> bool:
     """Run one experiment; print its directory, or why it failed. Returns whether it completed."""
-    from kvscope import runfile
+    from kvscope import attempts, runfile
     from kvscope.run import supervisor
 
     directory = given.out or experiment_directory(given.results, experiment.id)
@@ -125,7 +125,7 @@ def _measure(experiment: Experiment, given: argparse.Namespace) -> bool:
     if facts["status"] == runfile.COMPLETE:
         print(directory)
         return True
-    log = runfile.log_path(directory)
+    log = attempts.log_path(directory)
     print(f"kvscope: {experiment.id} failed: {facts['reason']} (log: {log})", file=sys.stderr)
     return False
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from kvscope.kv_plan import BY_CHUNK, BY_WINDOW, OF_ALL_TOKENS, STATE
+from kvscope.kv_kinds import KvKind, keep_all_together, kind_of
 
 
 @dataclass(frozen=True)
@@ -16,21 +17,13 @@ class Group:
     useful_bytes: int | None = None
 
     def held_blocks(self, context_tokens: int, tokens: int) -> int:
-        """Blocks of a request with room for `tokens`, of which `context_tokens` were computed.
+        """Blocks of a request with room for `tokens`, of which `context_tokens` were computed."""
+        window = self.window_tokens or 0
+        return self._kind.held_blocks(context_tokens, tokens, self.block_tokens, window)
 
-        A window lets go of the blocks that none of the other tokens attends to.
-        """
-        if self.kind == STATE:
-            return 1
-        return -(-tokens // self.block_tokens) - self._left(context_tokens) // self.block_tokens
-
-    def _left(self, context_tokens: int) -> int:
-        window = self.window_tokens
-        if window and self.kind in BY_WINDOW:
-            return max(0, context_tokens - window + 1)
-        if window and self.kind in BY_CHUNK:
-            return context_tokens // window * window
-        return 0
+    @cached_property
+    def _kind(self) -> KvKind:
+        return kind_of(self.kind)
 
 
 @dataclass(frozen=True)
@@ -65,7 +58,7 @@ class Rules:
     @property
     def by_group(self) -> bool:
         """Whether a request's blocks do not follow from its tokens and the block size alone."""
-        return [group.kind in OF_ALL_TOKENS for group in self.groups] != [True]
+        return not keep_all_together(group.kind for group in self.groups)
 
     @property
     def host_kv_blocks(self) -> int:

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 from kvscope.errors import BadInput
 from kvscope.kv_plan import KvGroup
 from kvscope.layout import EXPERIMENT_FILE, EXPERIMENTS
-from kvscope.plan import documents, registry, rules
+from kvscope.plan import documents, registry, rules, vocabulary
 from kvscope.plan.complaints import Origin, validation_message
 from kvscope.plan.device import Device
 from kvscope.plan.fields import GIB, MAX_REPEATS, Label, Part, Whole
@@ -130,14 +130,10 @@ class Experiment(Part):
         return sum(self.model.groups(one) * self._most_blocks(one) for one in self.model.kept)
 
     def _most_blocks(self, kind: KvLayers) -> int:
-        """Of one KV group, as vLLM counts: a window holds what a pass computes besides."""
-        if kind.state_bytes:
-            return 1
-        tokens, passes = self.engine.max_model_len, self.engine.max_num_batched_tokens
-        sliding = kind.kind == "sliding_window"  # it may begin within a block
-        if kind.window_tokens is not None:
-            tokens = min(tokens, kind.window_tokens - sliding + passes)
-        return -(-tokens // self.cache.block_size) + sliding
+        """Of one KV group, as vLLM counts."""
+        longest, passes = self.engine.max_model_len, self.engine.max_num_batched_tokens
+        window = kind.window_tokens or 0
+        return kind.of.admitted_blocks(longest, passes, self.cache.block_size, window)
 
     @property
     def cache_blocks(self) -> int:
@@ -158,7 +154,7 @@ class Experiment(Part):
 
 
 @cache
-def label(key: str) -> Label | None:
+def _declared_label(key: str) -> Label | None:
     """The label that the class of a dotted key declares for it; None without one."""
     section, _, name = key.partition(".")
     field = Experiment.model_fields.get(section)
@@ -166,6 +162,9 @@ def label(key: str) -> Label | None:
         field = field.annotation.model_fields.get(name)
     marks = (mark for mark in (field.metadata if field else ()) if isinstance(mark, Label))
     return next(marks, None) or registry.label(key)
+
+
+vocabulary.SOURCES.append(_declared_label)
 
 
 def parse(value: Any, origin: Origin) -> Experiment:

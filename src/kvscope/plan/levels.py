@@ -1,4 +1,4 @@
-"""Names that a study gives to values of its keys, and values that know their names."""
+"""Names that a study gives to values of its keys (`levels`)."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -6,45 +6,10 @@ from typing import Any
 
 from kvscope.errors import BadInput
 from kvscope.plan.complaints import format_value
+from kvscope.plan.named import CAN_BE_NAMED
 
 Levels = Mapping[str, Mapping[Any, str]]
 """The name of each named value, by dotted key."""
-
-
-class Named:
-    """A value that equals the plain one and is shown by its name."""
-
-    words: str
-
-
-class NamedInt(int, Named):
-    """A whole number with a name."""
-
-
-class NamedFloat(float, Named):
-    """A number with a name."""
-
-
-class NamedText(str, Named):
-    """A text, or an option, with a name."""
-
-
-_KINDS: dict[type, type[Any]] = {int: NamedInt, float: NamedFloat, str: NamedText}
-
-
-def name(value: Any, words: str | None) -> Any:
-    """The value with a name; as it is without one, or if it is none of a number and a text."""
-    kind = _KINDS.get(type(value))
-    if words is None or kind is None:
-        return value
-    named = kind(value)
-    named.words = words
-    return named
-
-
-def name_of(value: Any) -> str | None:
-    """The name of a value; None if it has none."""
-    return value.words if isinstance(value, Named) else None
 
 
 def check(levels: Levels, values: Mapping[str, list[Any]], study: str) -> None:
@@ -59,7 +24,7 @@ def check(levels: Levels, values: Mapping[str, list[Any]], study: str) -> None:
                 f"levels has {key} (study {study}) but must name values of a key that varies in "
                 f"its grids: {', '.join(k for k, own in values.items() if len(own) > 1) or 'none'}"
             )
-        can_be = [one for one in given if type(one) in _KINDS]
+        can_be = [one for one in given if type(one) in CAN_BE_NAMED]
         if not can_be:
             raise BadInput(
                 f"levels has {key} (study {study}), whose values are "

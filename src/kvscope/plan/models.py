@@ -2,9 +2,12 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
+from pydantic_core import PydanticKnownError
 
-from kvscope.kv_plan import STATE, KvGroup
+from kvscope import kv_kinds, plugins
+from kvscope.kv_kinds import KvKind
+from kvscope.kv_plan import KvGroup
 from kvscope.plan.fields import (
     MAX_NUMBER,
     Count,
@@ -48,6 +51,19 @@ class Llama3Scaling(Part):
     original_max_position_embeddings: Count
 
 
+def _known_kind(name: str) -> str:
+    known = plugins.names(kv_kinds.GROUP)
+    if name not in known:
+        raise PydanticKnownError("literal_error", {"expected": f"one of {', '.join(known)}"})
+    return name
+
+
+KindName = Annotated[
+    str, AfterValidator(_known_kind), WithJsonSchema({"enum": [*plugins.names(kv_kinds.GROUP)]})
+]
+"""The name of a kind of KV group in `model.kv_layers`."""
+
+
 class KvLayers(Part):
     """Layers of one kind of attention, and what each keeps in the KV cache.
 
@@ -56,12 +72,17 @@ class KvLayers(Part):
     Further `shared_layers` attend to what these keep, and keep nothing.
     """
 
-    kind: Literal["full", "sliding_window", "chunked_local", "mla", "mamba"]
+    kind: KindName
     layers: Count
     token_elements: Annotated[Whole, Field(ge=0, le=MAX_NUMBER)] = 0
     state_bytes: Annotated[Whole, Field(ge=0, le=MAX_NUMBER)] = 0
     window_tokens: Tokens | None = None
     shared_layers: Annotated[Whole, Field(ge=0, le=MAX_NUMBER)] = 0
+
+    @property
+    def of(self) -> KvKind:
+        """The kind, which says how many blocks a request holds."""
+        return kv_kinds.registered()[self.kind]
 
     @property
     def attending_layers(self) -> int:
@@ -70,7 +91,7 @@ class KvLayers(Part):
 
     @model_validator(mode="after")
     def _keeps_one(self) -> "KvLayers":
-        states, limited = self.kind == "mamba", self.kind in ("sliding_window", "chunked_local")
+        states, limited = self.of.keeps_state, bool(self.of.window)
         if states != (self.state_bytes > 0) or states == (self.token_elements > 0):
             what = "state_bytes alone" if states else "token_elements alone"
             raise impossible(f"model.kv_layers of kind {self.kind} must set {what}")
@@ -79,15 +100,6 @@ class KvLayers(Part):
             raise impossible(f"model.kv_layers of kind {self.kind} {must} window_tokens")
         return self
 
-
-KINDS = {
-    "full": "FullAttention",
-    "sliding_window": "SlidingWindow",
-    "chunked_local": "ChunkedLocalAttention",
-    "mla": "MLAAttention",
-    "mamba": STATE,
-}
-"""vLLM's names of what the KV groups of each kind of layers keep."""
 
 OF_HF = ("config", "kv_layers", "block_layers", "weights", "weights_per_token")
 """The keys that a model by its config.json has, and no other."""
@@ -269,7 +281,7 @@ class Model(Part):
     @property
     def keeps_all(self) -> bool:
         """Whether every layer keeps every token, so that requests hold blocks by their length."""
-        return all(one.window_tokens is None and not one.state_bytes for one in self.kept)
+        return all(one.of.keeps_all for one in self.kept)
 
     def groups(self, kind: KvLayers) -> int:
         """KV groups that vLLM makes of the layers of one kind."""
@@ -285,7 +297,7 @@ class Model(Part):
             for layers in (len(range(first, kind.layers, count)) for first in range(count)):
                 found.append(
                     KvGroup(
-                        kind=KINDS[kind.kind],
+                        kind=kind.of.vllm_name,
                         layers=layers,
                         block_tokens=block_tokens,
                         useful_bytes=layers * own,

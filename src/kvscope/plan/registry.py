@@ -21,21 +21,14 @@ from kvscope.plan.device import Device
 from kvscope.plan.fields import Label, impossible
 from kvscope.plan.option import Option
 from kvscope.plan.policy import Batching, Overflow
+from kvscope.plan.vocabulary import KINDS as KINDS
+from kvscope.plan.vocabulary import entry_point_group
 from kvscope.plan.workload import Workload
 from kvscope.reading import describe_error
 
-BASES: dict[str, type[Option]] = {
-    "device": Device,
-    "workload": Workload,
-    "batching": Batching,
-    "overflow": Overflow,
-}
-KINDS = tuple(BASES)
-
-
-def entry_point_group(kind: str) -> str:
-    """The entry-point group of a kind of option."""
-    return f"kvscope.{kind}"
+BASES: dict[str, type[Option]] = dict(
+    zip(KINDS, (Device, Workload, Batching, Overflow), strict=True)
+)
 
 
 @cache

@@ -7,7 +7,7 @@ from textwrap import fill
 from typing import Any
 
 from kvscope.plan.figures import EXPERIMENT, GRID, Axes
-from kvscope.plan.levels import Named, name_of
+from kvscope.plan.named import Named, name_of
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.settings import ChosenOption, Settings, is_number, names
 from kvscope.report.words import key_title, setting_words, value_words

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kvscope.analyse.estimates import INDEPENDENT, Estimates, Ratio
-from kvscope.analyse.metric import Measure
+from kvscope.analyse.measure import Measure
 from kvscope.analyse.statistics import Estimate
 from kvscope.analyse.study_metrics import COLUMNS
 from kvscope.errors import BadInput

@@ -14,7 +14,7 @@ from typing import Any
 
 from kvscope.analyse.estimates import Estimates, Ratio
 from kvscope.analyse.statistics import Estimate, estimate
-from kvscope.plan.levels import name_of
+from kvscope.plan.named import name_of
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.settings import (
     Settings,

@@ -8,6 +8,7 @@ import pandas as pd
 
 from kvscope.analyse.circumstances import describe_width, waiting_share
 from kvscope.analyse.run_view import counted_repeats
+from kvscope.plan import registry
 from kvscope.plan.together import SITTINGS
 from kvscope.quantities import plural
 from kvscope.report import theme
@@ -50,6 +51,14 @@ def conditions(study: StudyData) -> MeasurementConditions:
     line = "; ".join([_design(runs, repeats), *filter(None, parts)])
     told = ((run.label, "; ".join(run.circumstances)) for run in runs if run.circumstances)
     return MeasurementConditions(f"{line}.", tuple(_orders(repeats)), tuple(told))
+
+
+def caveats(study: StudyData) -> list[str]:
+    """The caveats of the experiments' devices, each once."""
+    known = registry.load_all("device")
+    names = {str(run.flat.get("device")) for run in study.runs}
+    said = (getattr(known.get(name), "caveat", "") for name in sorted(names))
+    return [words for words in said if words]
 
 
 def missed_widths(study: StudyData) -> str:

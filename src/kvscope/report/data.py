@@ -14,18 +14,16 @@ import pandas as pd
 
 from kvscope.analyse.access import KvTrace, has_rows, trace_of
 from kvscope.analyse.estimates import Estimates, ExperimentMetrics
-from kvscope.analyse.metric import Measure
+from kvscope.analyse.measure import Measure
 from kvscope.analyse.run_view import RunView
 from kvscope.analyse.statistics import UNKNOWN, Estimate
 from kvscope.errors import BadInput
-from kvscope.plan import registry
 from kvscope.plan.figures import GRID, Axes
 from kvscope.plan.question import Question
 from kvscope.quantities import plural
 from kvscope.report.latencies import Latencies, latencies_of
 from kvscope.report.settings import ChosenOption, flat, in_tokens, names, traits, value_of
-from kvscope.runfile import COMPLETE
-from kvscope.runschema import NO_RECORD, RunRecord
+from kvscope.runschema import COMPLETE, NO_RECORD, RunRecord
 from kvscope.time_sources import MODELED, NOT_MEASURED, REHEARSED, time_source_of
 from kvscope.verdict import Verdict
 
@@ -297,14 +295,6 @@ class StudyData:
     def modeled(self) -> bool:
         """Whether any number of the study comes from a cost model."""
         return MODELED in self.time_sources
-
-    @property
-    def caveats(self) -> list[str]:
-        """The caveats of the experiments' devices, each once."""
-        known = registry.load_all("device")
-        names = {str(run.flat.get("device")) for run in self.runs}
-        said = (getattr(known.get(name), "caveat", "") for name in sorted(names))
-        return [words for words in said if words]
 
     @cached_property
     def rehearsed(self) -> list[ReportedRun]:

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from kvscope.analyse.estimates import INDEPENDENT, Ratio
-from kvscope.analyse.metric import Measure, is_of_time
+from kvscope.analyse.measure import MEASURES, Measure, is_of_time
 from kvscope.analyse.statistics import Estimate
 from kvscope.plan.figures import Axes
 from kvscope.quantities import join_words, plural
@@ -69,10 +69,10 @@ def headline(study: StudyData) -> Headline:
         declared = study.declared_axes(name)
         if drawing := lead.draw(study, declared):
             sentence = (
-                _largest(study, study.axes_of(declared), lead) if lead.metric.better else ""
-            ) or _extremes(study, lead.metric)
+                _largest(study, study.axes_of(declared), lead) if lead.measure.better else ""
+            ) or _extremes(study, lead.measure)
             one = marked(study, replace(drawing, views=drawing.views[:1]))
-            return Headline(sentence, lead.metric.heading, one)
+            return Headline(sentence, lead.measure.heading, one)
     return Headline("")
 
 
@@ -88,7 +88,7 @@ def rule(study: StudyData) -> str:
     first = next(leads(study), None)
     if first is None:
         return ""
-    if not first[1].metric.better:
+    if not first[1].measure.better:
         return "The headline has the least and the greatest value of what the first figure shows."
     largest = "the largest difference along the axes of the first figure"
     answer = "the best answer to the study's question in what the first figure shows, or else "
@@ -96,7 +96,7 @@ def rule(study: StudyData) -> str:
 
 
 def _largest(study: StudyData, axes: Sequence[Axes], lead: Lead) -> str:
-    metric = lead.metric
+    metric = lead.measure
     found = [
         (pair, one)
         for pair in pairs_of_one_kind(study)
@@ -397,7 +397,7 @@ def by_change(rows: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
 
 def compared_metrics(study: StudyData) -> list[Measure]:
     """What the study's figures show above all, then the first columns; those with a direction."""
-    leading = [one for _, lead in leads(study) for one in lead.panel]
+    leading = [MEASURES[name] for _, lead in leads(study) for name in lead.panel]
     columns = [one for one in main_columns(study) if one.first]
     return [one for one in dict.fromkeys([*leading, *columns]) if one.better]
 

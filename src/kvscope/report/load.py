@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from kvscope import accounts, results, runfile, tables
+from kvscope import accounts, attempts, results, runfile, tables
 from kvscope.accounts import ANALYSED, COLLECTED
 from kvscope.analyse.checklist import read_verdicts
 from kvscope.analyse.records import Records
@@ -17,7 +17,7 @@ from kvscope.analyse.study_metrics import add_study_metrics
 from kvscope.errors import BadInput
 from kvscope.files import read_json
 from kvscope.layout import experiment_directory
-from kvscope.plan import experiment, levels, manifest
+from kvscope.plan import experiment, manifest, named
 from kvscope.plan.complaints import validation_message
 from kvscope.plan.fields import Part
 from kvscope.plan.figures import Axes
@@ -77,9 +77,9 @@ def load(what: list[str], place: Path) -> StudyData:
 def load_study(name: str, place: Path) -> StudyData:
     """A planned study and whatever was run of it."""
     found = manifest.read(name, place)
-    named = {(one["key"], one["value"]): one["name"] for one in found.get("levels", [])}
+    names = {(one["key"], one["value"]): one["name"] for one in found.get("levels", [])}
     runs = [
-        load_run(experiment_directory(place, run_id), run_id, label, _named(varied, named), grid)
+        load_run(experiment_directory(place, run_id), run_id, label, _named(varied, names), grid)
         for run_id, label, varied, grid in map(
             itemgetter("id", "label", "varied", "grid"), found["experiments"]
         )
@@ -103,7 +103,7 @@ def load_study(name: str, place: Path) -> StudyData:
 def _named(varied: dict[str, Any], names: Mapping[tuple[str, Any], str]) -> dict[str, Any]:
     """The values of an experiment, those that the study names with their names."""
     plain = {key: settings.single(value) for key, value in varied.items()}
-    return {key: levels.name(value, names.get((key, value))) for key, value in plain.items()}
+    return {key: named.name(value, names.get((key, value))) for key, value in plain.items()}
 
 
 def _part(kind: type[P], group: dict[str, Any], study: str) -> P:
@@ -179,7 +179,7 @@ def load_run(
         if (other := run.record.experiment_id) != run.id:
             raise BadInput(f"{directory / RUN_FILE}: is the record of another experiment, {other}")
         if not run.record.complete:
-            if runfile.is_under_way(directory):
+            if attempts.is_under_way(directory):
                 return _running(run)
             return _without_results(run, FAILED, run.record.why_failed)
         if found := runfile.file_problems(directory, run.record):
@@ -223,10 +223,10 @@ def _in_figures(named: Iterable[Mapping[str, str]]) -> tuple[str, ...]:
 
 def remeasurement(directory: Path) -> str:
     """What became of a new measurement that was requested; empty if none is due."""
-    attempt = directory / runfile.ATTEMPT
-    if not runfile.is_requested(directory):
+    attempt = directory / attempts.ATTEMPT
+    if not attempts.is_requested(directory):
         return ""
-    if runfile.is_under_way(directory):
+    if attempts.is_under_way(directory):
         return "is being measured again"
     if (attempt / RUN_FILE).exists():
         try:
@@ -238,9 +238,9 @@ def remeasurement(directory: Path) -> str:
 
 def _without_record(run: ReportedRun) -> ReportedRun:
     """An experiment without run.json: it runs, it never ran, or it was ended from outside."""
-    if runfile.is_under_way(run.directory):
+    if attempts.is_under_way(run.directory):
         return _running(run)
-    if (run.directory / runfile.ATTEMPT).exists():
+    if (run.directory / attempts.ATTEMPT).exists():
         why = "it was ended from outside before it was complete"
         return _without_results(run, INTERRUPTED, why)
     return _without_results(run, NOT_RUN, "")
@@ -248,7 +248,7 @@ def _without_record(run: ReportedRun) -> ReportedRun:
 
 def _running(run: ReportedRun) -> ReportedRun:
     """An experiment that is being measured, with the number of its finished repeats."""
-    session = run.directory / runfile.ATTEMPT / runfile.SESSION_FILE
+    session = run.directory / attempts.ATTEMPT / runfile.SESSION_FILE
     done = len(read_json(session)["clock"]["repeats"]) if session.exists() else 0
     return _without_results(run, RUNNING, f"{plural(done, 'repeat')} so far" if done else "")
 
@@ -265,7 +265,7 @@ def log_of(run: ReportedRun, status: str) -> Path:
             log = run.records.tables_directory / name
             if log.exists() and log.stat().st_size:
                 return log
-    return runfile.log_path(run.directory)
+    return attempts.log_path(run.directory)
 
 
 def read_settings(directory: Path) -> dict[str, Any]:

@@ -55,6 +55,7 @@ def write_page(
     template = load_template(HERE / TEMPLATE, **filters)
     html = template.render(
         study=study,
+        caveats=machine.caveats(study),
         verdict=verdict(study),
         dates=dates(study),
         version=kvscope.__version__,

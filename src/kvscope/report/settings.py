@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
-from kvscope.plan.levels import name, name_of
+from kvscope.plan.named import name, name_of
 from kvscope.report.words import setting_words, value_words
 
 Settings = dict[str, Any]

@@ -13,7 +13,7 @@ import pandas as pd
 from kvscope import tables
 from kvscope.analyse.estimates import ADJUSTED as ADJUSTED_HOW
 from kvscope.analyse.estimates import Ratio
-from kvscope.analyse.metric import Measure
+from kvscope.analyse.measure import Measure
 from kvscope.analyse.statistics import Estimate
 from kvscope.analyse.study_metrics import COLUMNS
 from kvscope.files import write_text

@@ -5,12 +5,11 @@ import re
 from typing import Any
 
 from kvscope.analyse.estimates import Ratio
-from kvscope.analyse.metric import Measure
+from kvscope.analyse.measure import Measure
 from kvscope.analyse.statistics import Estimate
-from kvscope.plan import registry
-from kvscope.plan.experiment import label
 from kvscope.plan.fields import Label
-from kvscope.plan.levels import name_of
+from kvscope.plan.named import name_of
+from kvscope.plan.vocabulary import is_option, label
 
 NBSP = "\N{NO-BREAK SPACE}"
 # One of what is counted, in the plural.
@@ -55,7 +54,7 @@ def value_words(value: Any) -> str:
         return named
     if not isinstance(value, str):
         return value_text(value)
-    if any(value in registry.find_registered(kind) for kind in registry.KINDS):
+    if is_option(value):
         return value.replace("_", " ")
     return VALUES.get(value, value)
 

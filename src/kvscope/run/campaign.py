@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kvscope import runfile
+from kvscope import attempts, runfile
 from kvscope.engine.devices.platform import platform_of
 from kvscope.errors import BadInput
 from kvscope.files import make_directory, read_json, write_json
@@ -63,7 +63,7 @@ class Wanted:
     @property
     def member(self) -> Member:
         """The experiment, with the directory of its attempt."""
-        return Member(self.experiment, self.directory / runfile.ATTEMPT)
+        return Member(self.experiment, self.directory / attempts.ATTEMPT)
 
 
 @dataclass

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvscope import runfile
+from kvscope import attempts, runfile
+from kvscope.attempts import ATTEMPT
 from kvscope.engine.devices.platform import platform_of
 from kvscope.errors import BadInput
 from kvscope.files import follow_umask, make_directory, write_text
@@ -35,7 +36,7 @@ from kvscope.run.profiler import Nsys, find_nsys
 from kvscope.run.progress import PROGRESS_FILE, read_progress
 from kvscope.run.provenance import hardware, option_origins, table_origins, versions
 from kvscope.run.requirements import require_vllm
-from kvscope.runfile import ATTEMPT, EXPERIMENT_FILE, LOG_FILE
+from kvscope.runfile import EXPERIMENT_FILE, LOG_FILE
 from kvscope.scratch import scratch_directory
 from kvscope.tables.added import added_tables
 from kvscope.workload import requests
@@ -96,7 +97,7 @@ def run(
     """Run an experiment in `directory`; returns the contents of run.json.
 
     A finished run of the same experiment is kept unless `force` is set or a new measurement is
-    requested (`runfile.request_again`). The new measurement is made in attempt/ and replaces the
+    requested (`attempts.request_again`). The new measurement is made in attempt/ and replaces the
     old one when it is complete; a failed one never replaces a complete one. A second process for
     the same directory waits, and then finds the run finished. `measure` replaces the measured
     process (`measure_apart`), for a run in this process.
@@ -122,19 +123,19 @@ def is_wanted(experiment: Experiment, directory: Path, force: bool) -> bool:
     The caller holds the supervisor's lock, here and below.
     """
     wait_for_orphan(directory / ATTEMPT)
-    runfile.settle(directory)
+    attempts.settle(directory)
     complete = runfile.is_complete(directory, experiment.id)
-    if complete and not force and not runfile.is_requested(directory):
+    if complete and not force and not attempts.is_requested(directory):
         print(f"{experiment.id}: finished before; --force measures it again", file=sys.stderr)
         return False
     if complete:
-        runfile.request_again(directory)  # so that a failure leaves it to be done again
+        attempts.request_again(directory)  # so that a failure leaves it to be done again
     return True
 
 
 def begin(experiment: Experiment, directory: Path) -> Path:
     """Begin an attempt; gives its directory. BadInput if the experiment cannot be run here."""
-    attempt = runfile.begin_attempt(directory)
+    attempt = attempts.begin_attempt(directory)
     write_text(attempt / EXPERIMENT_FILE, dump(experiment))
     require_vllm(experiment.device.allocates)
     added_tables()
@@ -155,7 +156,7 @@ def settle(directory: Path, facts: dict[str, Any]) -> None:
     runfile.write_run(attempt, facts)
     for name in (runfile.SESSION_FILE, PROGRESS_FILE):
         (attempt / name).unlink(missing_ok=True)
-    runfile.settle(directory)
+    attempts.settle(directory)
 
 
 def wait_for_orphan(attempt: Path) -> None:

@@ -6,7 +6,8 @@ from pydantic import Field, ValidationError
 
 from kvscope.api.devices import Device, Kernels, Speed
 from kvscope.api.errors import BadInput
-from kvscope.api.settings import Conditions, Label, fields, impossible, runschema
+from kvscope.api.files import reading
+from kvscope.api.settings import Conditions, Label, fields, impossible
 from kvscope.api.words import time_sources
 from kvscope_model.hardware import hardware as data
 from kvscope_model.hardware.cost import PassCost
@@ -58,7 +59,7 @@ class ModeledHardware(Device):
         except BadInput as error:
             raise impossible(str(error), "device.hardware") from None
         except ValidationError as error:
-            key, message = runschema.first_fault(error)
+            key, message = reading.first_fault(error)
             sentence = f"device.constants.{key}: {message.lower()}"
             raise impossible(sentence, "device.constants") from None
         for name in self.constants.keys() & ONLY_STATED.keys():
@@ -139,7 +140,7 @@ class Modeled(ModeledHardware):
         try:
             self.fits  # noqa: B018
         except ValidationError as error:
-            key, message = runschema.first_fault(error)
+            key, message = reading.first_fault(error)
             sentence = f"device.bootstrap has {key}: {message.lower()}"
             raise impossible(sentence, "device.bootstrap") from None
 

@@ -1,6 +1,6 @@
 """Which metrics have the interval that the uncertainty of a modeled device's numbers gives."""
 
-from kvscope.analyse.metric import is_of_time
+from kvscope.analyse.measure import is_of_time
 from kvscope.analyse.metrics import METRICS
 
 # Of throughputs, means over requests and what overflow costs; not of percentiles and counts.

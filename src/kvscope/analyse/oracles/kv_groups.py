@@ -7,7 +7,7 @@ import numpy as np
 from kvscope.analyse.oracles.run_tables import RunTables, bad_rows
 from kvscope.analyse.oracles.settings import differing
 from kvscope.analyse.planned import experiment_of
-from kvscope.kv_plan import BY_CHUNK, BY_WINDOW
+from kvscope.kv_kinds import kind_of
 from kvscope.oracle import Violations
 
 
@@ -18,7 +18,7 @@ def groups_wrong(run: RunTables) -> Violations:
     run.json has. A window belongs to attention that is limited to one.
     """
     rows, fullest = run.records.kv_groups, run.records.kv_groups["padded_bytes"].max()
-    limited = rows["kind"].isin([*BY_WINDOW, *BY_CHUNK])
+    limited = rows["kind"].map(lambda kind: bool(kind_of(kind).window)).astype(bool)
     first, layers = rows.iloc[0], rows["layers"].astype(np.int64)
     wrong = rows["kv_group"] != np.arange(len(rows))
     wrong |= (layers < 1) | (rows["block_tokens"] < 1)

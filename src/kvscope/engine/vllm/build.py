@@ -29,7 +29,8 @@ from kvscope.engine.vllm.run_recorder import RunRecorder
 from kvscope.engine.vllm.scheduler import PolicyScheduler
 from kvscope.engine.vllm.weights import LOAD_FORMAT
 from kvscope.errors import BadInput, KvscopeError
-from kvscope.kv_plan import KINDS, KvGroup
+from kvscope.kv_kinds import by_vllm_name
+from kvscope.kv_plan import KvGroup
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.option import Option
 from kvscope.setting_values import VLLM_0_4_2
@@ -202,10 +203,10 @@ def check_groups(groups: Sequence[KvGroup], experiment: Experiment) -> None:
     """Raise BadInput for KV groups that a run of this experiment cannot be recorded with."""
     model, cache = experiment.model.name, experiment.cache
     for group in groups:
-        if group.kind not in KINDS:
+        if group.kind not in by_vllm_name():
             raise BadInput(
                 f"model={model} has a KV group of {group.kind}, of which kvscope does not know "
-                f"what a request holds; it knows {', '.join(KINDS)}"
+                f"what a request holds; it knows {', '.join(by_vllm_name())}"
             )
     sizes = {group.block_tokens for group in groups if not group.state}
     if sizes - {cache.block_size}:

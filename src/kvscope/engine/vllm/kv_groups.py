@@ -13,6 +13,7 @@ from vllm.v1.kv_cache_interface import (
 
 from kvscope.engine.vllm.versions import described_as_now
 from kvscope.errors import BadInput
+from kvscope.kv_kinds import kind_of
 from kvscope.kv_plan import KvGroup, unless_movable, unless_one_block_table
 
 NULL = 0
@@ -53,15 +54,15 @@ def _group(spec: KVCacheSpec, layers: int, cache: KVCacheConfig) -> KvGroup:
     else:
         own = [spec] * layers
     first = own[0]
-    window = getattr(first, "sliding_window", None) or getattr(first, "attention_chunk_size", None)
+    kind = type(first).__name__.removesuffix("Spec")
     return KvGroup(
-        kind=type(first).__name__.removesuffix("Spec"),
+        kind=kind,
         layers=layers,
         block_tokens=first.block_size,
         useful_bytes=sum(map(_content_bytes, own)),
         padded_bytes=sum(one.page_size_bytes for one in own),
         block_bytes=cache.kv_cache_tensors[0].size // cache.num_blocks,
-        window_tokens=window,
+        window_tokens=getattr(first, kind_of(kind).window, None),
     )
 
 

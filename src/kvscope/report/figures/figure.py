@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.analyse.metric import Measure
+from kvscope.analyse.measure import MEASURES, Measure
 from kvscope.plan.figures import Axes
 from kvscope.report.data import StudyData
 
@@ -72,9 +72,14 @@ Draw = Callable[[StudyData, Sequence[Axes]], Drawing | None]
 class Lead:
     """What a figure shows above all: a metric, the drawing that shows it alone, its whole panel."""
 
-    metric: Measure
+    metric: str
     draw: Draw
-    panel: tuple[Measure, ...]
+    panel: tuple[str, ...]
+
+    @property
+    def measure(self) -> Measure:
+        """The metric's declaration."""
+        return MEASURES[self.metric]
 
 
 @dataclass(frozen=True)

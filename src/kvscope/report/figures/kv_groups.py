@@ -1,12 +1,20 @@
 """What the KV cache has in use by KV group, in bytes, where a model's groups differ."""
 
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from kvscope.kv_plan import BY_CHUNK, BY_WINDOW, STATE
+from kvscope.kv_kinds import (
+    CHUNKED_LOCAL,
+    FULL,
+    MAMBA,
+    SLIDING_WINDOW,
+    kind_of,
+    registered,
+)
 from kvscope.plan.figures import Axes
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import Drawing, Figure, Spec, colours, constant, number
@@ -14,20 +22,25 @@ from kvscope.report.figures.passes import STEPS, multiples, runs_with_passes
 from kvscope.report.theme import GREY, PALETTE
 
 FREE = "padding"
-PARTS = {
-    "of all tokens": PALETTE[0],
-    "of a window": PALETTE[4],
-    "of a chunk": PALETTE[3],
-    "states": PALETTE[2],
-    FREE: GREY,
+COLOURS = {
+    FULL.contents: PALETTE[0],
+    SLIDING_WINDOW.contents: PALETTE[4],
+    CHUNKED_LOCAL.contents: PALETTE[3],
+    MAMBA.contents: PALETTE[2],
 }
-"""What blocks hold, from the bottom up, and its colour."""
+OTHER_COLOURS = (PALETTE[1], PALETTE[5], PALETTE[6])
+"""Those of kinds that other packages add."""
+
+
+def parts() -> dict[str, str]:
+    """What blocks hold, from the bottom up, and its colour."""
+    added = sorted({kind.contents for kind in registered().values()} - COLOURS.keys())
+    return COLOURS | dict(zip(added, cycle(OTHER_COLOURS))) | {FREE: GREY}
 
 
 def part_of(kind: str) -> str:
     """What blocks of a KV group of this kind hold."""
-    named = {**dict.fromkeys(BY_WINDOW, "of a window"), **dict.fromkeys(BY_CHUNK, "of a chunk")}
-    return (named | {STATE: "states"}).get(kind, "of all tokens")
+    return kind_of(kind).contents
 
 
 def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
@@ -41,8 +54,9 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     groups = pd.concat([run.records.kv_groups for run in runs])
     there = {*map(part_of, groups["kind"])}
     there |= {FREE} if (groups["useful_bytes"] < groups["block_bytes"]).any() else set()
-    shown = [name for name in PARTS if name in there]
-    scale = colours(shown, [PARTS[name] for name in shown])
+    colour_of = parts()
+    shown = [name for name in colour_of if name in there]
+    scale = colours(shown, [colour_of[name] for name in shown])
     y: Spec = {"title": "share of the KV cache (%)", "scale": {"domain": [0, 105]}}
     layers: list[Spec] = [
         {
@@ -63,16 +77,16 @@ def _stacked(run: ReportedRun, steps: pd.DataFrame) -> dict[str, Any]:
     groups = run.records.kv_groups
     total_bytes = steps["kv_blocks_total"].max() * run.records.block_bytes
     taken_bytes = steps["kv_blocks_used"].to_numpy(float) * run.records.block_bytes
-    held = dict.fromkeys(PARTS, np.zeros(len(steps)))
+    held = dict.fromkeys(parts(), np.zeros(len(steps)))
     for kind, bytes_ in zip(groups["kind"], _group_bytes(run, steps).T, strict=True):
         held[part_of(kind)] = held[part_of(kind)] + bytes_
     held[FREE] = taken_bytes - sum(held.values())
     ends = 100 * np.cumsum(list(held.values()), axis=0) / total_bytes
     begins = np.vstack([np.zeros(len(steps)), ends[:-1]])
-    parts = zip(PARTS, begins.round(2), ends.round(2), strict=True)
+    columns = zip(held, begins.round(2), ends.round(2), strict=True)
     return {
         f"{side} {name}": values
-        for name, *both in parts
+        for name, *both in columns
         for side, values in zip(("from", "to"), both, strict=True)
     }
 

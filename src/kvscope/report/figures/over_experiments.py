@@ -7,8 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.analyse.metric import Measure
-from kvscope.analyse.study_metrics import MEASURES
+from kvscope.analyse.measure import MEASURES, Measure
 from kvscope.plan.figures import Axes
 from kvscope.quantities import plural
 from kvscope.report.axes import (
@@ -122,8 +121,8 @@ def over_experiments(
     def draw_lead(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
         return draw(study, axes, [Panel(title, (above_all,))])
 
-    first = next(panel.measures for panel in panels if above_all in panel.metrics)
-    lead_drawing = Lead(MEASURES[above_all], by_grid(draw_lead), first)
+    first = next(panel.metrics for panel in panels if above_all in panel.metrics)
+    lead_drawing = Lead(above_all, by_grid(draw_lead), first)
     return Figure(title, caption, by_grid(draw), order, ROW_EACH, lead=lead_drawing)
 
 

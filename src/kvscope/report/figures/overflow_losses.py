@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.analyse.study_metrics import MEASURES
 from kvscope.plan.figures import Axes
 from kvscope.quantities import plural
 from kvscope.report import theme
@@ -36,7 +35,7 @@ from kvscope.report.words import signed_percent
 
 POLICY, SEED = "overflow", "seed"
 NOT_SAID = (SEED, "device.constants.pinned_out_bytes_per_s")  # it goes with the other direction's
-THROUGHPUT, MAKESPAN = MEASURES["throughput_tokens_per_s"], MEASURES["makespan_s"]
+THROUGHPUT, MAKESPAN = "throughput_tokens_per_s", "makespan_s"
 IDLE = "nothing runs, while loads are awaited"
 MORE = "more passes, with fewer requests in each"
 LONGER = "passes that take longer"
@@ -71,14 +70,14 @@ def _losses(study: StudyData) -> Iterator[dict[str, Any]]:
     """The places in which a policy has clearly less throughput than the base, over seeds."""
     found: dict[tuple[str, str, str], list[Pair]] = defaultdict(list)
     compared = [pair for pair in pairs_of_one_kind(study) if pair.key == POLICY]
-    one_draw = error_of_one_draw(compared, THROUGHPUT.name)
+    one_draw = error_of_one_draw(compared, THROUGHPUT)
     for pair in compared:
         context = {k: value for k, value in pair.context.items() if k not in NOT_SAID}
         found[pair.other_name, pair.base_name, in_words(context)].append(pair)
     for (name, base, where), same in found.items():
         first = {pair.other.seed: pair.other for pair in same}
         second = {pair.base.seed: pair.base for pair in same}
-        ratio = ratio_of_seeds(study, THROUGHPUT.name, first, second, one_draw)
+        ratio = ratio_of_seeds(study, THROUGHPUT, first, second, one_draw)
         if ratio.sign < 0:
             shares = _shares([(pair.other, pair.base) for pair in same])
             yield {
@@ -104,7 +103,7 @@ def _parts(other: ReportedRun, base: ReportedRun) -> dict[str, float]:
     A makespan is the time in which every request waits for copies, and its passes times the mean
     time of one.
     """
-    whole_s = base.number(MAKESPAN.name).value
+    whole_s = base.number(MAKESPAN).value
     (idle_s, passes, pass_s), (idle_base_s, passes_base, pass_base_s) = map(_times, (other, base))
     return {
         IDLE: (idle_s - idle_base_s) / whole_s,
@@ -117,7 +116,7 @@ def _times(run: ReportedRun) -> tuple[float, float, float]:
     """Seconds in which nothing runs; passes; and the rest of the makespan for each of them."""
     idle_s, passes = run.number("offload_idle_s").value, run.number("forward_passes").value
     idle_s = idle_s if idle_s > 0 else 0.0  # NaN where nothing is offloaded
-    return idle_s, passes, (run.number(MAKESPAN.name).value - idle_s) / passes
+    return idle_s, passes, (run.number(MAKESPAN).value - idle_s) / passes
 
 
 def _sentences(study: StudyData, lost: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.analyse.metric import Measure
-from kvscope.analyse.study_metrics import MEASURES
+from kvscope.analyse.measure import MEASURES, Measure
 from kvscope.plan.figures import Axes
 from kvscope.report import theme
 from kvscope.report.axes import Place, PlacesOfKey, rows, x_words
@@ -33,8 +32,8 @@ from kvscope.report.words import (
     estimate_text,
 )
 
-THROUGHPUT = MEASURES["throughput_tokens_per_s"]
-LATENCIES = (MEASURES["ttft_mean_s"], MEASURES["itl_mean_s"])
+THROUGHPUT = "throughput_tokens_per_s"
+LATENCIES = ("ttft_mean_s", "itl_mean_s")
 HEIGHT, LABEL_PX = 190, 62
 NARROWEST = 180  # pixels of a plot on the page: names that fit there fit everywhere
 NAME_PX = 10  # height of a name
@@ -54,7 +53,7 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     cells: list[Spec] = []
     data: dict[str, pd.DataFrame] = {}
     for facet in row.facets:
-        for latency in LATENCIES:
+        for latency in map(MEASURES.__getitem__, LATENCIES):
             table = with_names_beside(pd.DataFrame(_points(row, facet, latency)))
             name = f"cell{len(cells)}"
             data |= {name: table, f"front{len(cells)}": front(table)}
@@ -63,21 +62,22 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
 
 
 def _known(run: ReportedRun) -> bool:
-    return not any(math.isnan(run.number(m.name).value) for m in (THROUGHPUT, *LATENCIES))
+    return not any(math.isnan(run.number(name).value) for name in (THROUGHPUT, *LATENCIES))
 
 
 def _points(row: PlacesOfKey, facet: str, latency: Measure) -> Iterator[dict[str, Any]]:
     """The experiments of a facet in the order of their x."""
+    throughput = MEASURES[THROUGHPUT]
     for place in row.along_x(facet):
         yield {
             "experiment": place.run.label,
             "order": row.values.index(place.x),
             "colour": place.colour,
             "name": _name(place, row),
-            "valid": all(place.run.believed(shown.name) for shown in (latency, THROUGHPUT)),
+            "valid": all(place.run.believed(shown.name) for shown in (latency, throughput)),
         } | {
             key: value
-            for axis, shown in (("x", latency), ("y", THROUGHPUT))
+            for axis, shown in (("x", latency), ("y", throughput))
             for key, value in _ends(axis, place.run, shown)
         }
 
@@ -137,10 +137,10 @@ def front(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def _cell(row: PlacesOfKey, facet: str, latency: Measure, points: str, best: str) -> Spec:
-    names = row.colours
+    names, throughput = row.colours, MEASURES[THROUGHPUT]
     axis = {"tickCount": 5, "format": NUMBER, "grid": True}
     x = {"title": f"{latency.heading} ({latency.display_unit})", "axis": axis}
-    y = {"title": f"{THROUGHPUT.heading} ({THROUGHPUT.display_unit})", "axis": axis}
+    y = {"title": f"{throughput.heading} ({throughput.display_unit})", "axis": axis}
     colour = {"color": colour_channel(names), "opacity": PICKED}
     place = {"x": number("x", **x), "y": number("y", **y)}
     intervals = [
@@ -156,7 +156,7 @@ def _cell(row: PlacesOfKey, facet: str, latency: Measure, points: str, best: str
             "fillOpacity": {"condition": {"test": "datum.valid", "value": 1}, "value": 0},
             "tooltip": [
                 text("experiment"),
-                text("y_words", title=THROUGHPUT.heading),
+                text("y_words", title=throughput.heading),
                 text("x_words", title=latency.heading),
             ],
         }

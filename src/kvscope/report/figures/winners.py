@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope.analyse.estimates import Ratio
-from kvscope.analyse.study_metrics import MEASURES
+from kvscope.analyse.measure import MEASURES
 from kvscope.plan.figures import Axes
 from kvscope.quantities import join_words
 from kvscope.report import theme
@@ -31,7 +31,7 @@ from kvscope.report.not_modeled import WITHOUT, is_ample, lacks_submission
 from kvscope.report.words import percent, setting_words, signed_percent
 
 POLICY = "overflow"
-THROUGHPUT = MEASURES["throughput_tokens_per_s"]
+THROUGHPUT = "throughput_tokens_per_s"
 TIE, AMPLE = "none is better", "not modeled"
 MARK = "*"  # of a number that lacks the host's time
 CELL_PX, LABEL_PX, COLUMNS = 26, 130, 2
@@ -45,7 +45,7 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     counted = {run.id for run in study.counted if _valid(run)}
     places = [*rows(study, lambda run: run.id in counted, axes)]
     compared = [pair for pair in pairs_of_one_kind(study) if pair.key == POLICY]
-    one_draw = error_of_one_draw(compared, THROUGHPUT.name)
+    one_draw = error_of_one_draw(compared, THROUGHPUT)
     maps = [
         (row, facet, table)
         for row in places
@@ -79,7 +79,7 @@ def draw_first(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
 
 
 def _valid(run: ReportedRun) -> bool:
-    return run.valid and run.number(THROUGHPUT.name).value > 0
+    return run.valid and run.number(THROUGHPUT).value > 0
 
 
 Rivals = dict[str, dict[int, ReportedRun]]
@@ -136,12 +136,12 @@ def _policy(run: ReportedRun) -> str:
 
 
 def _throughput(run: ReportedRun) -> float:
-    return run.number(THROUGHPUT.name).value
+    return run.number(THROUGHPUT).value
 
 
 def _ratio(study: StudyData, rivals: Rivals, names: tuple[str, str], one_draw: float) -> Ratio:
     first, second = (rivals[name] for name in names)
-    return ratio_of_seeds(study, THROUGHPUT.name, first, second, one_draw)
+    return ratio_of_seeds(study, THROUGHPUT, first, second, one_draw)
 
 
 def _mean(by_seed: Mapping[int, ReportedRun]) -> float:
@@ -158,7 +158,8 @@ def _map(name: str, table: pd.DataFrame, title: str, winners: Sequence[str], x_t
     grey = f"datum.winner === '{TIE}' || datum.winner === '{AMPLE}'"
     even = {"test": grey, "value": theme.GREY}
     colour = {"color": colour_channel(winners or [TIE], "winner") | {"condition": even}}
-    tooltip = [text("gain", title=THROUGHPUT.heading), text("all", title=THROUGHPUT.display_unit)]
+    shown = MEASURES[THROUGHPUT]
+    tooltip = [text("gain", title=shown.heading), text("all", title=shown.display_unit)]
     return {
         "data": {"name": name},
         "width": plot_width(COLUMNS, LABEL_PX),

@@ -14,7 +14,7 @@ import pandas as pd
 from pydantic import Field, ValidationError
 
 from kvscope.api.errors import BadInput
-from kvscope.api.files import files, layout
+from kvscope.api.files import files, layout, reading
 from kvscope.api.settings import runschema
 from kvscope.api.tables import passes as phases
 from kvscope.api.tables import runfile
@@ -160,7 +160,7 @@ def read_prediction(run: Path) -> Prediction | None:
     try:
         found = Prediction.model_validate(files.read_json(path))
     except ValidationError as error:
-        raise BadInput(f"{path}: {runschema.damage(error)}; {remedy}") from None
+        raise BadInput(f"{path}: {reading.damage(error)}; {remedy}") from None
     of = {**found.model.runs, found.run_sha256: run.resolve().name}
     for name in dict.fromkeys(of.values()):
         measured = run.resolve().parent / name

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from kvscope.api.errors import BadInput
-from kvscope.api.files import files
-from kvscope.api.settings import Part, complaints, documents, fields, runschema
+from kvscope.api.files import files, reading
+from kvscope.api.settings import Part, complaints, documents, fields
 from kvscope_model.bootstrap import bootstrap_interval
 from kvscope_model.hardware.files import DIRECTORY, names
 
@@ -115,4 +115,4 @@ def load(path: Path) -> Hardware:
     try:
         return Hardware.model_validate(values | {"sources": sources})
     except ValidationError as error:
-        raise BadInput(f"{path}: {': '.join(runschema.first_fault(error))}") from None
+        raise BadInput(f"{path}: {': '.join(reading.first_fault(error))}") from None
