@@ -230,7 +230,7 @@ def test_a_campaign_ends_with_a_sentence_and_keeps_what_it_measured(
             raise self
 
     monkeypatch.setattr(campaign, "Zygote", Killed)
-    monkeypatch.setattr(supervisor, "require_vllm", lambda: None)
+    monkeypatch.setattr(supervisor, "require_vllm", lambda computes: None)
     overrides = ["workload=fixed", "workload.num_requests=2", "profiler=none", "repeats=3"]
     experiment = expand(None, overrides, ROOT / "config").experiments[0].experiment
     directory = experiment_directory(tmp_path, experiment.id)
