@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from kvscope.runschema import RunRecord
+from kvscope.tables.jobs import NONE, job_table, with_jobs
 from kvscope.time_sources import BY_CLOCK
 
 if TYPE_CHECKING:
@@ -118,6 +119,21 @@ class RunData(ABC):
     @abstractmethod
     def of_repeat(self, number: int) -> Self:
         """A view of one repeat, whose tables have only the rows of that repeat."""
+
+    @cached_property
+    def jobs(self) -> pd.DataFrame:
+        """The table of jobs, copies beside the passes; empty if the run has none."""
+        if self.repeat is not None:
+            return of_repeat(self.whole.jobs, self.repeat)
+        found = job_table()
+        if found is None or found.table.name not in self.added_names:
+            return NONE
+        return self.added(found.table.name)
+
+    @cached_property
+    def copies(self) -> pd.DataFrame:
+        """All copies of the run, jobs as well, in the columns of `transfers`."""
+        return with_jobs(self.transfers, self.jobs)
 
     # ------------------------------------------------------------------ repeats
 

@@ -41,7 +41,7 @@ def test_counts_are_those_of_vllm_started_by_hand(warm: Warm, policy: str):
 @pytest.mark.parametrize("policy", PUBLISHED)
 def test_a_measured_run_with_stores_and_no_loads_holds(run: Runner, policy: str):
     made = run(AMPLE, f"overflow={policy}", "overflow.host_blocks=64")
-    assert set(made.table("transfers")["direction"]) == {"out"}
+    assert set(made.table("offload_jobs")["direction"]) == {"out"}
     assert check_run(made.directory) == []
 
 

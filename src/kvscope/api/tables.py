@@ -7,6 +7,8 @@
   the names `RUN_FILE`, `KERNEL_EVENTS`, `NSYS_EXPORT` and `NSYS_REPORT`, the key `TRACING`, the
   words `COMPLETE` and `RECORDED`
 - `actions`: `Action`, and `action` of a name; `RECOMPUTE` and `SWAP`
+- `jobs`, tables of copies beside the passes: a `JobTable` of the `COLUMNS`, and `job_table`, that
+  of an installed package
 - `copies`: `DIRECTIONS`, `IN` and `OUT`; kinds of transfers, `KV` and `INPUTS`;
   clocks of copies, `LOG` and `VIRTUAL_CLOCK`
 - `passes`: phases, `PREFILL`, `DECODE` and `MIXED`, all in `PASS_PHASES`
@@ -19,11 +21,13 @@
 
 from kvscope import actions, copies, evidence, kv_plan, passes, rebuilds, runfile, tables
 from kvscope import events as kv_events
+from kvscope.tables import jobs
 
 __all__ = [
     "actions",
     "copies",
     "evidence",
+    "jobs",
     "kv_events",
     "kv_plan",
     "passes",

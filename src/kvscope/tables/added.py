@@ -33,9 +33,11 @@ class AddedTable:
     """A table of another package, and where its columns come from.
 
     `recorder` names a class, 'module:Class', of `kvscope.engine.added.RowRecorder`, which gives the
-    told and witnessed columns; only the measured process imports it. `derive` takes the rows of a
-    repeat, which have those, and returns them with the derived ones. `follows` gives, of a run of
-    one repeat, the keys and the witnessed columns as they follow from what the run is told.
+    told and witnessed columns; only the measured process imports it. It is '' of a table whose rows
+    the engine's recording has, and whose columns are judged by its replay (`kvscope.tables.jobs`).
+    `derive` takes the rows of a repeat, which have the others, and returns them with the derived
+    columns. `follows` gives, of a run of one repeat, the keys and the witnessed columns as they
+    follow from what the run is told.
     """
 
     table: Table
@@ -76,7 +78,7 @@ def _complaint(name: str, found: AddedTable) -> str | None:
         return f"has the keys {table.keys}, which must begin with {KEYS}"
     if wrong := [c.name for c in table.columns if c.name in KEYS and c.type != I32]:
         return f"has the key {wrong[0]} of another type than {I32}"
-    if found.columns(WITNESSED) and found.follows is None:
+    if found.recorder and found.columns(WITNESSED) and found.follows is None:
         return "has witnessed columns, and `follows` does not say from what"
     return None
 

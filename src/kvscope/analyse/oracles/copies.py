@@ -82,7 +82,7 @@ def copy_rate_wrong(run: RunTables) -> Violations:
     warm = run.record.warmup.copies
     wrong = [
         f"{kind}: {rate / 1e9:.3f} GB/s, {usual.fastest_bytes_per_s / 1e9:.3f} in warm-up"
-        for kind, found in copies_of(run.records.transfers).items()
+        for kind, found in copies_of(run.records.copies).items()
         if (usual := warm.get(kind)) and min(found["count"], usual.count) >= ENOUGH
         if (rate := found["fastest_bytes_per_s"]) > FASTER * usual.fastest_bytes_per_s
     ]

@@ -16,9 +16,6 @@ from kvscope.copies import KV, OUT
 from kvscope.evidence import JOBS
 from kvscope.oracle import Violations
 
-OF_JOBS = ["ordered_s", "first_block", "loaded_blocks", "awaited_step", "arrived_step"]
-"""Columns of `transfers` that only jobs of vLLM's offloading have."""
-
 
 def job_malformed(run: RunTables) -> Violations:
     """A job of vLLM's offloading copies blocks of K and V, once, in its turn.
@@ -26,12 +23,9 @@ def job_malformed(run: RunTables) -> Violations:
     vLLM numbers jobs as it orders them. Only stores have blocks that were loaded since, at most all
     of them, and a pass that waited for them, which was not before they were ordered.
     """
-    rows = run.records.transfers.sort_values(["repeat", "job"], ignore_index=True)
-    jobs = rows[rows["job"].notna()].reset_index(drop=True)
-    others = rows[rows["job"].isna()]
+    jobs = run.records.jobs.sort_values(["repeat", "job"], ignore_index=True)
     stores = jobs["direction"] == OUT
     wrong = (jobs["blocks"] < 1) | (jobs["kind"] != KV)
-    lacking = jobs[["request_id", "ordered_s", "first_block"]].isna().any(axis=1)
     turned = jobs.groupby("repeat")["ordered_s"].diff() < -TOLERANCE_S
     back = ~stores & jobs[["loaded_blocks", "awaited_step"]].notna().any(axis=1)
     back |= stores & jobs["arrived_step"].notna()
@@ -40,11 +34,10 @@ def job_malformed(run: RunTables) -> Violations:
     late = jobs["awaited_step"] < jobs["step"]
     return combine(
         bad_rows(jobs, wrong, lambda r: f"job {r['job']:.0f}: {r['blocks']} blocks of {r['kind']}"),
-        bad_rows(jobs, lacking | turned, lambda r: f"job {r['job']:.0f} is out of turn"),
+        bad_rows(jobs, turned, lambda r: f"job {r['job']:.0f} is out of turn"),
         bad_rows(
             jobs, back | used | late, lambda r: f"job {r['job']:.0f}: impossible for its direction"
         ),
-        bad_rows(others, others[OF_JOBS].notna().any(axis=1), lambda _: "is no job"),
     )
 
 

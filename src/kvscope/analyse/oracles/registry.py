@@ -80,7 +80,7 @@ _REPLAYED = _need(
     PASSES,
     also=lambda run: not run.records.requests.empty,
 )
-_ADDED = _seen("tables of other packages", also=lambda run: bool(run.records.added_names))
+_ADDED = _seen("tables of other packages", also=lambda run: bool(added.judged_names(run.records)))
 _SETTINGS = _seen("an experiment.yaml", SETTINGS, also=lambda run: bool(run.records.settings))
 _WORKLOAD = _seen("a complete experiment.yaml", SETTINGS, also=workload.has_all_settings)
 _PROFILED = _seen("an export of Nsight Systems", also=profiled.is_profiled)

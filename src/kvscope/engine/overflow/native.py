@@ -19,6 +19,10 @@ from kvscope.kv_plan import KvGroup, unless_one_block_table
 from kvscope.plan.fields import Count, Gib, Label, impossible
 from kvscope.plan.parts import Conditions
 from kvscope.plan.policy import HostPools
+from kvscope.tables.column import Table
+from kvscope.tables.jobs import COLUMNS, JobTable
+
+JOBS = JobTable(Table("offload_jobs", "one job of vLLM's offloading", COLUMNS))
 
 
 def page_aligned(block_bytes: int) -> int:
@@ -34,8 +38,8 @@ class Native(OverflowPolicy):
 
     only_action: ClassVar[str | None] = NATIVE.name
     one_of: ClassVar[tuple[str, ...]] = ("host_blocks", "host_gib")
-    prompt_only: ClassVar[bool] = True
-    """vLLM's `offload_prompt_only`."""
+    orders_jobs: ClassVar[bool] = True
+    stores_outputs: ClassVar[bool] = False
     worker: ClassVar[str] = "kvscope.engine.vllm.connectors.native_worker:HostOffloadingSpec"
     """What copies where the host does it itself; elsewhere vLLM's own worker."""
 
@@ -80,7 +84,7 @@ class Native(OverflowPolicy):
                 "kv_role": "kv_both",
                 "kv_connector_extra_config": {
                     "policy": self.name,
-                    "offload_prompt_only": self.prompt_only,
+                    "offload_prompt_only": not self.stores_outputs,
                     **self._settings,
                 },
             }
@@ -112,4 +116,4 @@ class NativeFull(Native):
     """The same with `offload_prompt_only` off: blocks of outputs are stored, too."""
 
     only_action: ClassVar[str | None] = NATIVE.name
-    prompt_only: ClassVar[bool] = False
+    stores_outputs: ClassVar[bool] = True

@@ -22,7 +22,7 @@ from vllm.v1.kv_offload.base import OffloadingWorker, TransferResult
 from kvscope.actions import Action
 from kvscope.copies import HOST_CLOCK, IN, KV, OUT
 from kvscope.engine.overflow.host_tier import HostTier
-from kvscope.engine.recording import OffloadingJob, Recording, Transfer
+from kvscope.engine.recording import Job, Recording, Transfer
 from kvscope.engine.request_ids import external_id
 from kvscope.engine.vllm.kv_groups import groups_of, require_one_block_table
 from kvscope.engine.vllm.scheduled import contexts
@@ -72,7 +72,7 @@ class Order:
     direction: str
     blocks: int
     step: int
-    job: OffloadingJob
+    job: Job
 
 
 class NativeConnector(OffloadingConnector, HostTier):
@@ -166,7 +166,7 @@ class NativeConnector(OffloadingConnector, HostTier):
         noticed: list[int] = []
         if direction == IN:
             self.arrivals[job.req_id] = noticed
-        facts = OffloadingJob(
+        facts = Job(
             number,
             self.clock.now_ns(),
             int(cache.block_indices[0]),
