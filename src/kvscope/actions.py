@@ -48,7 +48,6 @@ class Action:
 
 RECOMPUTE = Action("recompute")
 SWAP = Action("swap", keeps=True, copies=True, lost="swapped out", resumed="swapped in")
-NATIVE = Action("native", loads=True, resumed="to load from the host or to compute again")
 
 
 @cache

@@ -20,8 +20,8 @@ from kvscope.layout import MANIFEST, RESULTS, STUDIES, tables_directory
 from kvscope.run_data import RunData, of_repeat
 from kvscope.runschema import EVIDENCE, JOBS, TRANSFERS, RunRecord
 from kvscope.tables import ANALYSIS_TABLES, HOST_TABLES, Table
-from kvscope.tables.added import AddedTable, NoTable, added_tables
-from kvscope.tables.jobs import JobTable
+from kvscope.tables.added import AddedTable, JobTable, NoTable, added_tables, job_table
+from kvscope.tables.jobs import NONE
 from kvscope.time_sources import time_source_of
 
 SOURCED = tuple(t for t in (*HOST_TABLES, *ANALYSIS_TABLES) if "time_source" in t.names)
@@ -111,6 +111,13 @@ class Run(RunData):
         if whole is None:
             whole = self.whole._added[name] = self._read_added(added_tables()[name])
         return whole if self.repeat is None else of_repeat(whole, self.repeat)
+
+    def read_jobs(self) -> pd.DataFrame:
+        """The jobs of all repeats; no rows if the run has no table of them."""
+        found = job_table()
+        if found is None or found.table.name not in self.added_names:
+            return NONE
+        return self.added(found.table.name)
 
     def _read_added(self, added: AddedTable) -> pd.DataFrame:
         if isinstance(added, JobTable) and self.record.schema_version < JOBS:

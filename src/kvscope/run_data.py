@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from kvscope.runschema import RunRecord
-from kvscope.tables.jobs import NONE, job_table, with_jobs
+from kvscope.tables.jobs import with_jobs
 from kvscope.time_sources import BY_CLOCK
 
 if TYPE_CHECKING:
@@ -108,6 +108,10 @@ class RunData(ABC):
         """The rows of all repeats of a table; BadInput if they cannot be read."""
 
     @abstractmethod
+    def read_jobs(self) -> pd.DataFrame:
+        """The jobs of all repeats; no rows if the run has no table of them."""
+
+    @abstractmethod
     def added(self, name: str) -> pd.DataFrame:
         """A table of another package; BadInput if the run has none of that name."""
 
@@ -123,12 +127,7 @@ class RunData(ABC):
     @cached_property
     def jobs(self) -> pd.DataFrame:
         """The table of jobs, copies beside the passes; empty if the run has none."""
-        if self.repeat is not None:
-            return of_repeat(self.whole.jobs, self.repeat)
-        found = job_table()
-        if found is None or found.table.name not in self.added_names:
-            return NONE
-        return self.added(found.table.name)
+        return self.read_jobs() if self.repeat is None else of_repeat(self.whole.jobs, self.repeat)
 
     @cached_property
     def copies(self) -> pd.DataFrame:

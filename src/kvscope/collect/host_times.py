@@ -12,7 +12,7 @@ from kvscope.limits import LONGEST_RUN_NS
 from kvscope.run_data import RunData
 from kvscope.runfile import RUN_FILE
 from kvscope.tables import BATCH, LAYERS, PREEMPTIONS, REQUESTS, STEPS, TRANSFERS
-from kvscope.tables.jobs import job_table
+from kvscope.tables.added import job_table
 
 _NEVER_NULL = {"repeat", "step", "layer", "request_id", "start_s", "duration_s"}
 

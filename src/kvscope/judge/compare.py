@@ -16,7 +16,7 @@ from kvscope.judge.rows import COLUMNS, KEYS
 from kvscope.judge.rules import Rules
 from kvscope.judge.told import TOLERANCE_S, Prompts, told
 from kvscope.judge.twin import Twin
-from kvscope.tables.jobs import job_table
+from kvscope.tables.added import job_table
 
 OPTIONAL = {
     (table.name, column.name)

@@ -48,8 +48,7 @@ from kvscope.run.recorder import (
 from kvscope.run.serving import ServingResult, requests_table, serve
 from kvscope.run.throughput import throughput_tokens_per_s
 from kvscope.runfile import EXPERIMENT_FILE, KERNEL_EVENTS, SESSION_FILE
-from kvscope.tables.added import added_tables
-from kvscope.tables.jobs import job_table
+from kvscope.tables.added import added_tables, job_table
 from kvscope.workload.requests import Request, build, to_frame
 
 STARTING = "starting the engine"

@@ -15,6 +15,7 @@ from kvscope.reading import one_line
 from kvscope.runfile import TABLES_OF_OTHERS
 from kvscope.tables import TABLES
 from kvscope.tables.column import I32, WITNESSED, Table
+from kvscope.tables.jobs import COLUMNS
 
 if TYPE_CHECKING:  # the workflow, which reads no table, does without
     import pandas as pd
@@ -50,10 +51,35 @@ class AddedTable:
         return [column.name for column in self.table.columns if column.role in roles]
 
 
+@dataclass(frozen=True)
+class JobTable(AddedTable):
+    """A table with the columns of `kvscope.tables.jobs`, of which at most one is installed.
+
+    The engine's recording has its rows: each `Transfer` with a `job`. Its witnessed columns follow
+    from the replay of the run (`kvscope.judge.jobs`).
+    """
+
+    recorder: str = ""
+
+    @classmethod
+    def named(cls, name: str, row: str) -> "JobTable":
+        """A table of this name, whose rows are each such a job."""
+        return cls(Table(name, row, COLUMNS))
+
+
 @cache
 def added_tables() -> dict[str, AddedTable]:
     """The tables of installed packages, by name; BadInput if one cannot be a table."""
     return {name: _loaded(name) for name in plugins.names(GROUP)}
+
+
+def job_table() -> JobTable | None:
+    """The table of jobs of an installed package; None without one, BadInput if there are two."""
+    found = [one for one in added_tables().values() if isinstance(one, JobTable)]
+    if len(found) > 1:
+        names = " and ".join(one.table.name for one in found)
+        raise BadInput(f"{names} are both tables of jobs; uninstall the package of one of them")
+    return found[0] if found else None
 
 
 def _loaded(name: str) -> AddedTable:

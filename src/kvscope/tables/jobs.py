@@ -1,15 +1,10 @@
 """Tables of jobs: copies that a KV connector orders, and that run beside the passes.
 
-The package of an overflow policy whose connector copies so registers one (`kvscope.table`), under a
-name of its own; at most one is installed.
+Its package registers one, under a name of its own (`kvscope.tables.added.JobTable`).
 """
-
-from dataclasses import dataclass
 
 import pandas as pd
 
-from kvscope.errors import BadInput
-from kvscope.tables.added import AddedTable, added_tables
 from kvscope.tables.column import F64, I32, I64, ROWS, TEXT, Table, fact, key, told, witnessed
 from kvscope.tables.columns import REPEAT, REQUEST, SINCE, SOURCE
 from kvscope.tables.memory import BEGAN, CLOCK, COPY_S, DIRECTION, ENDED, KIND, TRANSFERS
@@ -56,26 +51,6 @@ COLUMNS = (
 JOBS = Table("jobs", "one copy beside the passes", COLUMNS)
 NONE = JOBS.empty()
 """The jobs of a run that has no table of them."""
-
-
-@dataclass(frozen=True)
-class JobTable(AddedTable):
-    """A table with the columns of jobs.
-
-    The engine's recording has its rows: each `Transfer` with a `job`. Its witnessed columns follow
-    from the replay of the run (`kvscope.judge.jobs`).
-    """
-
-    recorder: str = ""
-
-
-def job_table() -> JobTable | None:
-    """The table of jobs of an installed package; None without one, BadInput if there are two."""
-    found = [one for one in added_tables().values() if isinstance(one, JobTable)]
-    if len(found) > 1:
-        names = " and ".join(one.table.name for one in found)
-        raise BadInput(f"{names} are both tables of jobs; uninstall the package of one of them")
-    return found[0] if found else None
 
 
 def with_jobs(transfers: pd.DataFrame, jobs: pd.DataFrame) -> pd.DataFrame:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from kvscope.api.collecting import recorder, stalls
 from kvscope.api.engines import rows as engine_rows
-from kvscope.api.tables import copies, jobs, kv_plan, tables
+from kvscope.api.tables import added, copies, kv_plan, tables
 from kvscope.api.words import time_sources
 from kvscope_record.blocks import BlockContents
 from kvscope_record.counts import Counts
@@ -239,7 +239,7 @@ def tables_of(made: Replayed) -> dict[tables.Table, pd.DataFrame]:
 
 def _jobs(made: Replayed, found: recorder.RepeatTables) -> dict[tables.Table, pd.DataFrame]:
     """The table of jobs of vLLM's offloading, where a package has one."""
-    kept = jobs.job_table() if made.window.facts["connector"] == OFFLOADING else None
+    kept = added.job_table() if made.window.facts["connector"] == OFFLOADING else None
     return {kept.table: found.jobs} if kept else {}
 
 

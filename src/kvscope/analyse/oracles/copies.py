@@ -14,11 +14,9 @@ from kvscope.analyse.oracles.run_tables import (
     previous,
 )
 from kvscope.analyse.oracles.waiting import without_cpu_s
-from kvscope.copies import INPUTS, copies_of
+from kvscope.copies import FASTEST_BYTES_PER_S, INPUTS, copies_of
 from kvscope.oracle import NONE, Violations
 
-FASTEST_BYTES_PER_S = 2e12
-"""Upper bound: no host link and no host memory reaches this bandwidth."""
 STOPWATCH_S, STOPWATCH_SHARE = 20e-6, 0.10
 """Allowed difference between the inner and the outer timing of one copy."""
 ENOUGH, FASTER = 5, 3.0

@@ -29,7 +29,7 @@ from kvscope.runfile import (
 from kvscope.runschema import EVIDENCE, JOBS, OTHER_CLOCKS, RunRecord
 from kvscope.stalls import shape_classes
 from kvscope.tables import OF_PREFIX_CACHE
-from kvscope.tables.jobs import job_table
+from kvscope.tables.added import job_table
 
 Facts = Mapping[str, Any]
 OWN = ("warmup", "timings_s", "command", "disturbance", "profiler")

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from kvscope.analyse.check import check_run
+from tests.engine.conftest import AMPLE, Runner
 from tests.warm import Warm
-
-from .conftest import AMPLE, Runner
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -17,7 +16,7 @@ PUBLISHED = {"native": (10, 2012, 668), "native_full": (10, 2012, 156)}
 
 
 def served(policy: str, seed: int, blocks: int, shared: int) -> Any:
-    from .plain_vllm import both
+    from plain_vllm import both
 
     return both(policy, seed, blocks, shared)
 
