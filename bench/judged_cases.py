@@ -51,7 +51,7 @@ class Edit:
 
     def of(self, run: Records) -> Records:
         """The run, edited; BadInput if the cell is not there, or has another value."""
-        frame: pd.DataFrame = getattr(run, self.table)
+        frame = frame_of(run, self.table)
         if self.column not in frame or self.row >= len(frame):
             raise BadInput(f"{self.name}: this cell is gone")
         values: Any = frame[self.column].astype(object).copy()
@@ -62,7 +62,25 @@ class Edit:
         if isinstance(after, list):
             after = np.array(after, np.asarray(old).dtype)
         values.iat[self.row] = after
-        return run.variant(**{self.table: frame.assign(**{self.column: values.infer_objects()})})
+        edited = frame.assign(**{self.column: values.infer_objects()})
+        return with_frame(run, self.table, edited)
+
+
+def frame_of(run: Records, table: str) -> pd.DataFrame:
+    """A table of a run, by kvscope or another package."""
+    found: pd.DataFrame = run.added(table) if table in run.added_names else getattr(run, table)
+    return found
+
+
+def with_frame(run: Records, table: str, frame: pd.DataFrame) -> Records:
+    """The run with another table in the place of that."""
+    known = {"added": {table: frame}} if table in run.added_names else {table: frame}
+    return run.variant(**known)
+
+
+def tables_of(run: Records) -> list[str]:
+    """The names of the tables that a run records."""
+    return [one.name for one in tables.HOST_TABLES] + run.added_names
 
 
 def plain(value: Any) -> Any:
@@ -87,9 +105,9 @@ def draw(runs: Mapping[str, Records], count: int, seed: Sequence[int]) -> Iterat
     while count:
         name = str(random.choice(list(runs)))
         run = runs[name]
-        known = [one.name for one in tables.HOST_TABLES if len(getattr(run, one.name))]
+        known = [one for one in tables_of(run) if len(frame_of(run, one))]
         table = str(random.choice(known))
-        frame: pd.DataFrame = getattr(run, table)
+        frame = frame_of(run, table)
         columns = [c for c in map(str, frame) if frame[c].notna().any() and (table, c) not in FREE]
         column = str(random.choice(columns))
         row = int(random.choice(np.flatnonzero(frame[column].notna())))
@@ -148,9 +166,10 @@ def forgeries(runs: Mapping[str, Records]) -> Iterator[Forged]:
 
 def _of_tests() -> Iterator[Forged]:
     """The forgeries that tests have in lists."""
+    import test_native_oracles as native  # of kvscope-connectors
+
     from tests.engine import test_conversations, test_forged_hits, test_kv_groups
     from tests.engine import test_modeled_oracles as modeled
-    from tests.engine import test_native_oracles as native
     from tests.unit import test_table_oracles
 
     for words, (forge, _) in test_table_oracles.FORGED.items():
@@ -182,7 +201,7 @@ def parameters(test: Any) -> list[Any]:
 
 
 def _changed(table: str, change: Callable[[pd.DataFrame], pd.DataFrame]) -> Forgery:
-    return lambda run: run.variant(**{table: change(getattr(run, table))})
+    return lambda run: with_frame(run, table, change(frame_of(run, table)))
 
 
 OF_ROWS = (
@@ -194,8 +213,8 @@ OF_ROWS = (
 def _of_rows(runs: Mapping[str, Records]) -> Iterator[Forged]:
     """Rows that are left out, or there twice."""
     for name in OF_ROWS:
-        for table in (one.name for one in tables.HOST_TABLES):
-            rows = len(getattr(runs[name], table))
+        for table in tables_of(runs[name]):
+            rows = len(frame_of(runs[name], table))
             if rows < 3:
                 continue
             for row in (0, rows // 2):
@@ -220,24 +239,24 @@ def _rows(table: str, query: str, place: int, **columns: Callable[[pd.Series], A
     """One row of those that a query selects, with other values."""
 
     def forge(run: Records) -> Records:
-        frame = getattr(run, table).reset_index(drop=True).copy()
+        frame = frame_of(run, table).reset_index(drop=True).copy()
         row = frame.query(query).index[place]
         for column, change in columns.items():
             frame.at[row, column] = change(frame.loc[row])
-        return run.variant(**{table: frame})
+        return with_frame(run, table, frame)
 
     return forge
 
 
 def _moved_between_stores(run: Records) -> Records:
     """A loaded block counts for another store."""
-    frame = run.transfers.reset_index(drop=True).copy()
+    frame = run.jobs.reset_index(drop=True).copy()
     stores = frame[frame["direction"] == OUT]
     given = stores.index[stores["loaded_blocks"] > 0][0]
     room = stores.index[stores["loaded_blocks"] < stores["blocks"]].drop(given, errors="ignore")
     frame.loc[given, "loaded_blocks"] -= 1
     frame.loc[room[0], "loaded_blocks"] += 1
-    return run.variant(transfers=frame)
+    return with_frame(run, JOBS, frame)
 
 
 def _exchanged(run: Records) -> Records:
@@ -279,6 +298,7 @@ def _relabelled(run: Records) -> Records:
     return run.variant(settings=named.to_dict(), facts=facts, preemptions=actions)
 
 
+JOBS = "offload_jobs"
 LOADS, STORES = f"direction == '{IN}'", f"direction == '{OUT}'"
 NATIVE: dict[str, Forgery] = {
     "loaded_blocks moved between stores": _moved_between_stores,
@@ -291,19 +311,19 @@ NATIVE: dict[str, Forgery] = {
         for words, table, query, columns in (
             (
                 "awaited_step added",
-                "transfers",
+                JOBS,
                 f"{STORES} and awaited_step.isna()",
                 {"awaited_step": lambda row: row["step"] + 1},
             ),
             (
                 "ordered_s of a load 0.1 ms earlier",
-                "transfers",
+                JOBS,
                 LOADS,
                 {"ordered_s": lambda row: row["ordered_s"] - 1e-4},
             ),
             (
                 "ordered_s of a store 0.1 ms earlier",
-                "transfers",
+                JOBS,
                 STORES,
                 {"ordered_s": lambda row: row["ordered_s"] - 1e-4},
             ),
@@ -328,17 +348,17 @@ NATIVE: dict[str, Forgery] = {
             ("a hit block beyond the cache", "hits", "block >= 0", {"block": lambda row: 10**6}),
             (
                 "first_block of a load - 1",
-                "transfers",
+                JOBS,
                 f"{LOADS} and first_block > 0",
                 {"first_block": lambda row: row["first_block"] - 1},
             ),
             (
                 "first_block of a store - 1",
-                "transfers",
+                JOBS,
                 f"{STORES} and first_block > 0",
                 {"first_block": lambda row: row["first_block"] - 1},
             ),
-            ("job another number", "transfers", "job >= 0", {"job": lambda row: 10**6}),
+            ("job another number", JOBS, "job >= 0", {"job": lambda row: 10**6}),
         )
     },
 }

@@ -27,7 +27,8 @@ class Action:
     `keeps`: the victim's tokens are not computed again when it resumes. `copies`: its blocks are
     copied to the host pool and back, or the victim is recomputed if the pool is full. `rebuilds`:
     nothing is copied out; its K and V are rebuilt from the inputs of attention, which the host pool
-    has of each token that was computed, or the victim is recomputed if some are missing. `lost` and
+    has of each token that was computed, or the victim is recomputed if some are missing. `loads`:
+    what jobs have stored of it is loaded beside the passes, the rest computed again. `lost` and
     `resumed` are the words of the page: '9 tokens swapped out', 'swapped in'.
     """
 
@@ -35,6 +36,7 @@ class Action:
     keeps: bool = False
     copies: bool = False
     rebuilds: bool = False
+    loads: bool = False
     lost: str = "lost"
     resumed: str = "to compute again"
 
@@ -46,7 +48,6 @@ class Action:
 
 RECOMPUTE = Action("recompute")
 SWAP = Action("swap", keeps=True, copies=True, lost="swapped out", resumed="swapped in")
-NATIVE = Action("native", resumed="to load from the host or to compute again")
 
 
 @cache
@@ -71,6 +72,11 @@ def copies_blocks(names: "pd.Series[str]") -> "pd.Series[bool]":
 def rebuilds_blocks(names: "pd.Series[str]") -> "pd.Series[bool]":
     """For a column of action names, whether each rebuilds K and V; False for null."""
     return names.map(lambda name: action(name).rebuilds, na_action="ignore").eq(True)
+
+
+def loads_blocks(names: "pd.Series[str]") -> "pd.Series[bool]":
+    """For a column of action names, whether of each action jobs load blocks; False for null."""
+    return names.map(lambda name: action(name).loads, na_action="ignore").eq(True)
 
 
 def keeps_tokens(names: "pd.Series[str]") -> "pd.Series[bool]":

@@ -19,6 +19,9 @@ KV, INPUTS = KINDS = ("kv", "activations")
 HOST_CLOCK, DEVICE_CLOCK, VIRTUAL_CLOCK, LOG = CLOCKS = ("host", "device", "virtual", "log")
 """What the seconds of a copy were counted by; `log`: taken from a published one."""
 
+FASTEST_BYTES_PER_S = 2e12
+"""Upper bound: no host link and no host memory reaches this bandwidth."""
+
 NAMES: Mapping[tuple[str, str], str] = {
     (OUT, KV): "out",
     (IN, KV): "in",

@@ -1,9 +1,10 @@
 """Runs of earlier schema versions, read as runs of today: their evidence, and their copies.
 
-Before version 4, run.json did not list evidence. Before version 3, copies were columns of other
-tables.
+Before version 5, copies beside the passes were rows of `transfers`. Before version 4, run.json did
+not list evidence. Before version 3, copies were columns of other tables.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,23 @@ import pyarrow.parquet as pq
 from kvscope import evidence, tables
 from kvscope.copies import IN, INPUTS, KV, OUT, clock_of
 from kvscope.runschema import TRANSFERS, RunRecord
+from kvscope.tables import jobs
+from kvscope.tables.column import ROWS
 
 OF_A_COPY = {"swap_out_s": OUT, "swap_in_s": IN}
 """Columns of `preemptions` that had the seconds of a copy."""
+ALL_COPIES = replace(
+    tables.TRANSFERS,
+    columns=(
+        *tables.TRANSFERS.columns,
+        *(
+            replace(column, null=ROWS)
+            for column in jobs.COLUMNS
+            if column.name not in tables.TRANSFERS.names
+        ),
+    ),
+)
+"""The table `transfers` of versions 3 and 4, which had jobs among its rows."""
 
 
 def evidence_of(directory: Path, record: RunRecord) -> frozenset[str]:
@@ -30,7 +45,7 @@ def evidence_of(directory: Path, record: RunRecord) -> frozenset[str]:
     lacking = _not_recorded(directory)
     if tables.KV_GROUPS.file not in record.files:
         lacking.add(evidence.KV_GROUPS)
-    if record.schema_version < TRANSFERS and _lack_times(read_transfers(directory, record)):
+    if record.schema_version < TRANSFERS and _lack_times(read_copies(directory, record)):
         lacking.add(evidence.COPIES)
     return evidence.ALL - lacking
 
@@ -62,19 +77,35 @@ def _names(path: Path) -> list[str]:
 
 
 def read_transfers(directory: Path, record: RunRecord) -> pd.DataFrame:
-    """The copies of the run in `directory`, which has this `record`.
+    """The table `transfers` of the run in `directory`, which has this `record`."""
+    rows = read_copies(directory, record)
+    return rows[rows["job"].isna()][tables.TRANSFERS.names].reset_index(drop=True)
 
-    When activations were saved, and in how many blocks, was not recorded: it is null, as is
-    what the file has no column for.
+
+def read_jobs(directory: Path, record: RunRecord) -> pd.DataFrame:
+    """Its table of jobs."""
+    rows = read_copies(directory, record)
+    own = rows[rows["job"].notna()][list(jobs.NONE)].reset_index(drop=True)
+    return own.astype({"job": "int64"})
+
+
+def read_copies(directory: Path, record: RunRecord) -> pd.DataFrame:
+    """All copies of the run, those that were jobs with a number in `job`.
+
+    Before version 3 it was not recorded when activations were saved, and in how many blocks: it is
+    null, as is what the file has no column for.
     """
+    if record.schema_version >= TRANSFERS:
+        path = directory / tables.TRANSFERS.file
+        return tables.read(ALL_COPIES, path) if path.exists() else ALL_COPIES.empty()
     found = [
         _of_preemptions(_columns(directory / tables.PREEMPTIONS.file), record.engine.block_size),
         _of_steps(_columns(directory / tables.STEPS.file)),
     ]
-    frame = pd.concat([part for part in found if len(part)] or [tables.TRANSFERS.empty()])
+    frame = pd.concat([part for part in found if len(part)] or [ALL_COPIES.empty()])
     frame = frame.assign(clock=clock_of(record), time_source=record.time_source)
     frame = frame.sort_values(["repeat", "step", "start_s"], ignore_index=True)
-    typed: pd.DataFrame = tables.to_arrow(tables.TRANSFERS, frame).to_pandas()
+    typed: pd.DataFrame = tables.to_arrow(ALL_COPIES, frame).to_pandas()
     return typed
 
 

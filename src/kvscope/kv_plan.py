@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from kvscope.arraytypes import Ints
 from kvscope.kv_kinds import keep_all_together, kind_of
 
@@ -41,18 +39,6 @@ class KvGroup:
         """
         kind, window = kind_of(self.kind), self.window_tokens or 0
         return kind.held_blocks(context_tokens, tokens, self.block_tokens, window)
-
-
-def most_blocks(groups: Sequence[KvGroup], tokens: Ints) -> Ints:
-    """The most blocks of all groups that requests of so many tokens hold, computed one by one.
-
-    Those of a window come and go: a longer request may hold fewer at its end. `tokens` are one or
-    more each.
-    """
-    ends = np.arange(1, tokens.max(initial=1) + 1)
-    held = np.sum([group.held_blocks(ends - 1, ends) for group in groups], axis=0)
-    most: Ints = np.maximum.accumulate(held)[tokens - 1]
-    return most
 
 
 def has_one_block_table(groups: Sequence[KvGroup]) -> bool:

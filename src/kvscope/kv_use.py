@@ -1,6 +1,12 @@
-"""How much of the KV cache is in use."""
+"""How much of the KV cache is in use, and how much requests may use."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvscope.arraytypes import Ints
+from kvscope.kv_plan import KvGroup
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -13,3 +19,15 @@ def token_share(steps: "pd.DataFrame", block_size: int) -> "pd.Series[float]":
     """
     share = steps["kv_tokens_used"] / (steps["kv_blocks_total"] * block_size)
     return share.where(steps["group_blocks_used"].isna())
+
+
+def most_blocks(groups: Sequence[KvGroup], tokens: Ints) -> Ints:
+    """The most blocks of all groups that requests of so many tokens hold, computed one by one.
+
+    Those of a window come and go: a longer request may hold fewer at its end. `tokens` are one or
+    more each.
+    """
+    ends = np.arange(1, tokens.max(initial=1) + 1)
+    held = np.sum([group.held_blocks(ends - 1, ends) for group in groups], axis=0)
+    most: Ints = np.maximum.accumulate(held)[tokens - 1]
+    return most

@@ -18,9 +18,10 @@ from kvscope.accounts import ANALYSED, COLLECTED
 from kvscope.errors import BadInput
 from kvscope.layout import MANIFEST, RESULTS, STUDIES, tables_directory
 from kvscope.run_data import RunData, of_repeat
-from kvscope.runschema import EVIDENCE, TRANSFERS, RunRecord
+from kvscope.runschema import EVIDENCE, JOBS, TRANSFERS, RunRecord
 from kvscope.tables import ANALYSIS_TABLES, HOST_TABLES, Table
-from kvscope.tables.added import NoTable, added_tables
+from kvscope.tables.added import AddedTable, JobTable, NoTable, added_tables, job_table
+from kvscope.tables.jobs import NONE
 from kvscope.time_sources import time_source_of
 
 SOURCED = tuple(t for t in (*HOST_TABLES, *ANALYSIS_TABLES) if "time_source" in t.names)
@@ -80,15 +81,23 @@ class Run(RunData):
     @cached_property
     def table_sources(self) -> frozenset[str]:
         """Time sources that its tables name; tables of another measurement are left out."""
-        return frozenset(source for table in SOURCED for source in self._sources(table))
+        added = (one.table for name, one in added_tables().items() if name in self.added_names)
+        known = (*SOURCED, *(table for table in added if "time_source" in table.names))
+        return frozenset(source for table in known for source in self._sources(table))
 
     # ------------------------------------------------------------------ tables of other packages
 
     @property
     def added_names(self) -> list[str]:
         """The names of the tables of installed packages that the run has."""
-        recorded = self.record.files
-        return [name for name, one in added_tables().items() if one.table.file in recorded]
+        return [name for name, one in added_tables().items() if self._has(one)]
+
+    def _has(self, added: AddedTable) -> bool:
+        """Whether the run has a table of another package, or the rows of one."""
+        files = self.record.files
+        if isinstance(added, JobTable) and self.record.schema_version < JOBS:
+            return tables.TRANSFERS.file in files
+        return added.table.file in files
 
     def added(self, name: str) -> pd.DataFrame:
         """A table of another package; NoTable (BadInput) if the run has none of that name."""
@@ -100,8 +109,28 @@ class Run(RunData):
             )
         whole = self.whole._added.get(name)
         if whole is None:
-            whole = self.whole._added[name] = self.read(added_tables()[name].table)
+            whole = self.whole._added[name] = self._read_added(added_tables()[name])
         return whole if self.repeat is None else of_repeat(whole, self.repeat)
+
+    def read_jobs(self) -> pd.DataFrame:
+        """The jobs of all repeats; no rows if the run has no table of them."""
+        found = job_table()
+        if found is None or found.table.name not in self.added_names:
+            return NONE
+        return self.added(found.table.name)
+
+    def _read_added(self, added: AddedTable) -> pd.DataFrame:
+        if isinstance(added, JobTable) and self.record.schema_version < JOBS:
+            self._require_copies_unchanged()
+            return earlier.read_jobs(self.directory, self.record)
+        return self.read(added.table)
+
+    def _require_copies_unchanged(self) -> None:
+        """Check the files that have the copies of a run of an earlier version."""
+        since = self.record.schema_version >= TRANSFERS
+        having = (tables.TRANSFERS,) if since else (tables.PREEMPTIONS, tables.STEPS)
+        names = (table.file for table in having)
+        runfile.require_unchanged(self.directory, self.record, *names)
 
     def of_repeat(self, number: int) -> Self:
         """A view of one repeat, whose tables have only the rows of that repeat."""
@@ -139,9 +168,8 @@ class Run(RunData):
         A host table that the run did not record (after a failure, or without layers) is empty.
         """
         path = self.path(table)
-        if table is tables.TRANSFERS and self.record.schema_version < TRANSFERS:
-            sources = (tables.PREEMPTIONS.file, tables.STEPS.file)
-            runfile.require_unchanged(self.directory, self.record, *sources)
+        if table is tables.TRANSFERS and self.record.schema_version < JOBS:
+            self._require_copies_unchanged()
             return earlier.read_transfers(self.directory, self.record)
         if self._recorded(table):
             runfile.require_unchanged(self.directory, self.record, path.name)
@@ -157,7 +185,10 @@ class Run(RunData):
 
         Files of the run are read as they are, changed or not: nobody takes their word for more.
         """
-        frame, column = vars(self).get(table.name), ["time_source"]
+        frame, column = (
+            vars(self).get(table.name, self.whole._added.get(table.name)),
+            ["time_source"],
+        )
         if frame is None and table in ANALYSIS_TABLES:
             with suppress(BadInput):
                 frame = self.read(table, column)

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from kvscope.runschema import RunRecord
+from kvscope.tables.jobs import with_jobs
 from kvscope.time_sources import BY_CLOCK
 
 if TYPE_CHECKING:
@@ -107,6 +108,10 @@ class RunData(ABC):
         """The rows of all repeats of a table; BadInput if they cannot be read."""
 
     @abstractmethod
+    def read_jobs(self) -> pd.DataFrame:
+        """The jobs of all repeats; no rows if the run has no table of them."""
+
+    @abstractmethod
     def added(self, name: str) -> pd.DataFrame:
         """A table of another package; BadInput if the run has none of that name."""
 
@@ -118,6 +123,16 @@ class RunData(ABC):
     @abstractmethod
     def of_repeat(self, number: int) -> Self:
         """A view of one repeat, whose tables have only the rows of that repeat."""
+
+    @cached_property
+    def jobs(self) -> pd.DataFrame:
+        """The table of jobs, copies beside the passes; empty if the run has none."""
+        return self.read_jobs() if self.repeat is None else of_repeat(self.whole.jobs, self.repeat)
+
+    @cached_property
+    def copies(self) -> pd.DataFrame:
+        """All copies of the run, jobs as well, in the columns of `transfers`."""
+        return with_jobs(self.transfers, self.jobs)
 
     # ------------------------------------------------------------------ repeats
 

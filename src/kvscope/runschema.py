@@ -24,9 +24,11 @@ OTHER_CLOCKS = 2
 """Since version 2, `clock.repeats` has other clocks, and `warmup.copies` the rates of copies."""
 TRANSFERS = 3
 """Since version 3, runs have the table `transfers`."""
-VERSION = EVIDENCE = 4
+EVIDENCE = 4
 """Since version 4, run.json lists the `evidence` that a run has."""
-READABLE = (1, OTHER_CLOCKS, TRANSFERS, VERSION)
+VERSION = JOBS = 5
+"""Since version 5, copies beside the passes are in a table of their own, not in `transfers`."""
+READABLE = (1, OTHER_CLOCKS, TRANSFERS, EVIDENCE, VERSION)
 
 Whole = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Real = Annotated[float, Field(strict=True, allow_inf_nan=False)]

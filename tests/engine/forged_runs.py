@@ -24,12 +24,27 @@ def noticed(run: Records) -> set[str]:
     return found(run, VIOLATED) | {*comparison_of(RunTables(run)).columns}
 
 
+def frame_of(run: Records, table: str) -> pd.DataFrame:
+    """A table of a run, by kvscope or another package."""
+    if table in run.added_names:
+        return run.added(table)
+    frame: pd.DataFrame = getattr(run, table)
+    return frame
+
+
+def with_frame(run: Records, table: str, frame: pd.DataFrame) -> Records:
+    """The run with another table in the place of that."""
+    if table in run.added_names:
+        return run.variant(added={table: frame})
+    return run.variant(**{table: frame})
+
+
 def scaled(table: str, factor: float, *columns: str) -> Forgery:
     """Columns of a table by a factor, wherever they are."""
 
     def forge(run: Records) -> Records:
-        frame: pd.DataFrame = getattr(run, table)
-        return run.variant(**{table: frame.assign(**{c: factor * frame[c] for c in columns})})
+        frame = frame_of(run, table)
+        return with_frame(run, table, frame.assign(**{c: factor * frame[c] for c in columns}))
 
     return forge
 

@@ -250,7 +250,7 @@ def test_no_token_is_stored(served: Served, way: str):
 
 @pytest.mark.parametrize("way", ["offloading"], indirect=True)
 def test_what_a_pass_begins_with_is_what_vllm_had_ordered_for_it(served: Served, way: str):
-    copies, batch = served.table(way, "transfers"), served.table(way, "batch")
+    copies, batch = served.table(way, "offload_jobs"), served.table(way, "batch")
     size = read_run(served.directory / way)["engine"]["block_size"]
     assert copies[["start_s", "end_s", "copy_s"]].isna().all(axis=None)
     assert (copies["direction"] == "out").sum() > 0

@@ -41,7 +41,8 @@ TOLD = {
         *("step", "request_id", "event", "time_s", "policy", "refused", "scheduled_tokens"),
         "predicted_s",
     },
-    "transfers": {"step", "request_id", "direction", "kind", "copy_s", "rebuild_s", "job"},
+    "transfers": {"step", "request_id", "direction", "kind", "copy_s", "rebuild_s"},
+    "jobs": set(),
 }
 """The columns that the replay of a run of swap may look at."""
 KEYS = {"repeat"}

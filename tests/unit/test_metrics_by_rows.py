@@ -68,9 +68,9 @@ def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 def by_rows(run: Records, repeat: int) -> dict[str, float]:
     """Every metric of one repeat."""
-    steps, requests, batch, preemptions, transfers = (
+    steps, requests, batch, preemptions, transfers, jobs = (
         [row for row in rows_of(frame) if row["repeat"] == repeat]
-        for frame in (run.steps, run.requests, run.batch, run.preemptions, run.transfers)
+        for frame in (run.steps, run.requests, run.batch, run.preemptions, run.transfers, run.jobs)
     )
     served = [row for row in requests if not row["aborted"]]
     lost = [row for row in preemptions if row["event"] == "preempt"]
@@ -140,7 +140,7 @@ def by_rows(run: Records, repeat: int) -> dict[str, float]:
         "host_block_utilization_peak": max(pool, default=math.nan),
         "recompute_fallbacks": sum(1 for row in lost if row["refused"]),
         **_of_prefix_cache(run, repeat, steps, batch, lost, back),
-        **_of_offloading(steps, batch, transfers, back),
+        **_of_offloading(steps, batch, jobs, back),
         "draft_acceptance_rate": _accepted(batch),
         "aborted_requests": len(requests) - len(served),
         "stalled_passes": sum(1 for row in steps if row["stalled"]),
@@ -175,11 +175,10 @@ def _of_prefix_cache(
 def _of_offloading(
     steps: list[dict[str, Any]],
     batch: list[dict[str, Any]],
-    transfers: list[dict[str, Any]],
+    jobs: list[dict[str, Any]],
     back: list[dict[str, Any]],
 ) -> dict[str, float]:
     """What jobs of vLLM's offloading amount to, one after another."""
-    jobs = [row for row in transfers if row["job"] is not None and not math.isnan(row["job"])]
     out, into = ([row for row in jobs if row["direction"] == way] for way in ("out", "in"))
     starts = {row["step"]: row["start_s"] for row in steps}
     begun = {(row["request_id"], row["step"]) for row in batch if row["loaded_tokens"]}

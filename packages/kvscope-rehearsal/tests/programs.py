@@ -21,9 +21,9 @@ from kvscope.engine.attention.cuda.tracer import CudaTracer
 from kvscope.engine.devices.platform import Platform, platform_of
 from kvscope.engine.overflow.host_pool import HostPool
 from kvscope.engine.vllm.connectors import copies
-from kvscope.engine.vllm.connectors.native import NativeConnector, TimedWorker
 from kvscope.events import ATTENTION, RECORD
 from kvscope.plan.grid import expand
+from kvscope_connectors.connector import NativeConnector, TimedWorker
 from kvscope_offload.lanes import RealLanes
 from kvscope_offload.overflow.connector import ActivationConnector, ActivationOrders, Rebuild
 from kvscope_offload.pipeline import Job

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # imports this module
     from kvscope.analyse.run_view import RunView
 
 GROUP = "kvscope.metric"
+LAST = 10_000  # place of a metric that names none
 
 
 @dataclass(frozen=True)
@@ -25,12 +26,14 @@ class Metric(Measure):
     `of` computes the value, in `unit`, from the records of a repeat, NaN where it is undefined.
     `needs_all` names what must be traced in full for a metric of KV events. A `modeled_interval` of
     a modeled run comes from fits of its hardware's numbers: they decide the value, and it is
-    quickly computed from passes, requests and preemptions.
+    quickly computed from passes, requests and preemptions. `order` is the place of a package's
+    metric in the tables, where kvscope's own stand at 10, 20, …
     """
 
     of: "Callable[[RunView], float]"
     needs_all: str = ""
     modeled_interval: bool = False
+    order: int = LAST
 
     def __call__(self, records: "RunView") -> float:
         """The metric's value for one repeat, in `unit`."""
@@ -47,6 +50,7 @@ def metric(
     heading: str,
     uncertainty: "Metric | None" = None,
     modeled_interval: bool = False,
+    order: int = LAST,
     **display: Any,
 ) -> "Callable[[Callable[[RunView], float]], Metric]":
     """Declare a function as a metric: its name, and its docstring's first paragraph as formula.
@@ -64,6 +68,7 @@ def metric(
             of,
             uncertainty=uncertainty,
             modeled_interval=modeled_interval,
+            order=order,
             **display,
         )
 

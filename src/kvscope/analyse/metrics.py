@@ -1,6 +1,6 @@
 """The registry of metrics: kvscope's own, in the order of tables, and those of other packages."""
 
-from kvscope.analyse import access_metrics, offloading, overhead, waste_metrics
+from kvscope.analyse import access_metrics, overhead, waste_metrics
 from kvscope.analyse import cache_metrics as cache
 from kvscope.analyse import serving_metrics as serving
 from kvscope.analyse.metric import Metric, plugin_metrics
@@ -63,12 +63,13 @@ OWN: tuple[Metric, ...] = (
     overhead.swapped_bytes,
     cache.host_block_utilization_peak,
     overhead.recompute_fallbacks,
-    *offloading.METRICS,
     *waste_metrics.METRICS,
     serving.stalled_passes,
     serving.stall_time_s,
     *access_metrics.METRICS,
 )
-METRICS = (*OWN, *plugin_metrics())
+_PLACED = [(10 * place, metric) for place, metric in enumerate(OWN, 1)]
+_PLACED += [(metric.order, metric) for metric in plugin_metrics()]
+METRICS = tuple(metric for _, metric in sorted(_PLACED, key=lambda placed: placed[0]))
 
 BY_NAME: dict[str, Metric] = {metric.name: metric for metric in METRICS}

@@ -48,9 +48,9 @@ class RunView(RunData):
 
     @property
     def copies_in_real_time(self) -> bool:
-        """Whether vLLM's offloading copied beside the passes, by a real clock."""
+        """Whether copies ran beside the passes, by a real clock."""
         apart = self.record.engine.copies_awaited is False
-        return self.by_clock and apart and bool(self._by_offloading.any())
+        return self.by_clock and apart and not self.jobs.empty
 
     @property
     def has_followers(self) -> bool:
@@ -60,12 +60,12 @@ class RunView(RunData):
     @property
     def swapped_out(self) -> pd.DataFrame:
         """The rows of `transfers` of K and V that preempted requests lost."""
-        return self.transfers[self._of(OUT, KV) & ~self._by_offloading]
+        return self.transfers[self._of(OUT, KV)]
 
     @property
     def copied_back(self) -> pd.DataFrame:
         """The rows of `transfers` to the device, which passes began with."""
-        return self.transfers[(self.transfers["direction"] == IN) & ~self._by_offloading]
+        return self.transfers[self.transfers["direction"] == IN]
 
     @cached_property
     def saved(self) -> pd.DataFrame:
@@ -75,26 +75,17 @@ class RunView(RunData):
     @cached_property
     def moves(self) -> pd.DataFrame:
         """The rows of `transfers` of requests that were preempted or resumed."""
-        return self.transfers[~self._of(OUT, INPUTS) & ~self._by_offloading]
+        return self.transfers[~self._of(OUT, INPUTS)]
 
     @property
     def stored(self) -> pd.DataFrame:
-        """The rows of `transfers` of blocks that vLLM's offloading stored on the host."""
+        """The jobs that stored blocks on the host."""
         return self.jobs[self.jobs["direction"] == OUT]
 
     @property
     def loaded(self) -> pd.DataFrame:
-        """The rows of `transfers` of blocks that vLLM's offloading loaded from the host."""
+        """The jobs that loaded blocks from the host."""
         return self.jobs[self.jobs["direction"] == IN]
-
-    @cached_property
-    def jobs(self) -> pd.DataFrame:
-        """The rows of `transfers` that vLLM's offloading ordered."""
-        return self.transfers[self._by_offloading]
-
-    @property
-    def _by_offloading(self) -> "pd.Series[bool]":
-        return self.transfers["job"].notna()
 
     def _of(self, direction: str, kind: str) -> "pd.Series[bool]":
         rows = self.transfers

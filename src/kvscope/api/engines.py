@@ -2,7 +2,7 @@
 
 The methods and attributes of an engine are those of `kvscope.engine.port.Engine`. `rows` are what
 it tells: a `Recording` of `PassRecord` with `ScheduledRequest`, `PreemptionRecord`, `Transfer` with
-`OffloadingJob`, `BlockHit` and `BlockEviction` of `CachedBlock`.
+`Job`, `BlockHit` and `BlockEviction` of `CachedBlock`.
 
 `VirtualPlatform` is the base of devices on which vLLM schedules on a `VirtualClock` alone.
 """

@@ -3,7 +3,6 @@
 - `read_records` of a run's directory gives `Records`, a `RunView`; `reasons_of` them, why the
   run is not valid
 - `planned`: `experiment_of`, the experiment of a run; `confirm_settings`, which refuses others
-- `Metric`, a number of a run, as packages register them
 - `pass_durations`: `PassDurations`, what the passes of a run were expected to take
 - `read_flushes` of a file of KV events; `traced`, their table: `traced_parts` of a run, and
   `read_events`, which gives `Events`
@@ -13,14 +12,12 @@
 from kvscope import due
 from kvscope.analyse import events as traced
 from kvscope.analyse import pass_durations, planned
-from kvscope.analyse.metric import Metric
 from kvscope.analyse.records import Records, read_records
 from kvscope.analyse.run_view import RunView
 from kvscope.analyse.validity import reasons_of
 from kvscope.collect.kv.flushes import read_flushes
 
 __all__ = [
-    "Metric",
     "Records",
     "RunView",
     "due",

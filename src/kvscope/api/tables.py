@@ -1,14 +1,16 @@
 """The tables of a run and its run.json, and the words that they hold.
 
 - `tables`: a `Table` by its name in upper case, `HOST_TABLES`, `to_arrow`, `write`
-- `evidence`, what a run has: `ALL` kinds, among them `PASSES`, `CLOCK`, `ORDER`, `STALLS` and
-  `KV_GROUPS`; `of_recording`, what the records of a server hold
+- `evidence`, what a run has: `ALL` kinds, among them `PASSES`, `CLOCK`, `ORDER`, `STALLS`, `JOBS`
+  and `KV_GROUPS`; `of_recording`, what the records of a server hold
 - `runfile`, run.json: `read_record` and `write_run`, `file_records`, `is_complete`, `run_sha256`;
   the names `RUN_FILE`, `KERNEL_EVENTS`, `NSYS_EXPORT` and `NSYS_REPORT`, the key `TRACING`, the
   words `COMPLETE` and `RECORDED`
 - `actions`: `Action`, and `action` of a name; `RECOMPUTE` and `SWAP`
+- `added`, tables of packages: a `JobTable`, of copies beside the passes, and `job_table`, that of
+  an installed package
 - `copies`: `DIRECTIONS`, `IN` and `OUT`; kinds of transfers, `KV` and `INPUTS`;
-  clocks of copies, `LOG` and `VIRTUAL_CLOCK`
+  clocks of copies, `HOST_CLOCK`, `LOG` and `VIRTUAL_CLOCK`; `FASTEST_BYTES_PER_S` of any
 - `passes`: phases, `PREFILL`, `DECODE` and `MIXED`, all in `PASS_PHASES`
 - `kv_events`: kinds of accesses by code, `K_READ`, `V_READ`, `K_WRITE`, `V_WRITE`, with their names
   in `KINDS`; of a flush its kernels `WRITE` and `ATTENTION`, its `COLUMNS` and `COLUMNS_VERSION`,
@@ -20,9 +22,11 @@
 
 from kvscope import actions, copies, evidence, kv_kinds, kv_plan, passes, rebuilds, runfile, tables
 from kvscope import events as kv_events
+from kvscope.tables import added
 
 __all__ = [
     "actions",
+    "added",
     "copies",
     "evidence",
     "kv_events",

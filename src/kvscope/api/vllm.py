@@ -2,9 +2,10 @@
 
 - `platforms` says what vLLM computes on: `is_cuda`, `is_vllms`
 - `kv_planning` has `plan`, vLLM's own of the KV cache of a model
-- `connectors`: `SwapConnector`, the base class of KV connectors, its `SwapOrders` of `Blocks`, and
-  the `Link` on which orders take virtual time; `contexts` of the requests of a pass, their
-  `external_id`; `require_one_block_table`
+- `connectors`: `HostTier`, the base class of KV connectors, and `SwapConnector`, of those that move
+  blocks, with its `SwapOrders` of `Blocks`; the `VirtualWorker` of orders, and the `Link` on which
+  they take virtual time; `contexts` of the requests of a pass, their `external_id`;
+  `require_one_block_table`; `PerBlock` copies, `host_planes` that they are made to
 """
 
 from kvscope.engine.vllm import kv_planning, platforms

@@ -12,6 +12,7 @@ from kvscope.limits import LONGEST_RUN_NS
 from kvscope.run_data import RunData
 from kvscope.runfile import RUN_FILE
 from kvscope.tables import BATCH, LAYERS, PREEMPTIONS, REQUESTS, STEPS, TRANSFERS
+from kvscope.tables.added import job_table
 
 _NEVER_NULL = {"repeat", "step", "layer", "request_id", "start_s", "duration_s"}
 
@@ -25,11 +26,15 @@ def require_times(run: RunData) -> None:
     if not run.record.states("clock"):
         path = run.directory / RUN_FILE
         raise BadInput(f"{path}: the run has no clock; it failed before it was measured")
-    for table in (REQUESTS, STEPS, BATCH, PREEMPTIONS, TRANSFERS, LAYERS):
-        frame, path = getattr(run, table.name), run.directory / table.file
+    known = (REQUESTS, STEPS, BATCH, PREEMPTIONS, TRANSFERS, LAYERS)
+    frames = {table.file: getattr(run, table.name) for table in known}
+    if jobs := job_table():
+        frames[jobs.table.file] = run.jobs
+    for file, frame in frames.items():
+        path = run.directory / file
         for name in frame.columns:
             # Copies may be of several requests, and published ones have no instants.
-            needed = table is not TRANSFERS or name in ("repeat", "step")
+            needed = "copy_s" not in frame or name in ("repeat", "step")
             if name in _NEVER_NULL and needed and frame[name].isna().any():
                 raise BadInput(f"{path}: column '{name}' is null in a row; every row needs a value")
             if name.endswith("_s") and (longest := frame[name].abs().max()) > LONGEST_RUN_NS / 1e9:

@@ -33,10 +33,11 @@ class AddedRecorders:
     """
 
     def __init__(self, scheduler: Any, now_ns: Callable[[], int]) -> None:
-        self._kinds = {name: _recorder_of(added) for name, added in added_tables().items()}
+        recorded = {name: added for name, added in added_tables().items() if added.recorder}
+        self._kinds = {name: _recorder_of(added) for name, added in recorded.items()}
         self._observers = {
             name: SchedulerObserver(scheduler, _Nobody(added), now_ns)
-            for name, added in added_tables().items()
+            for name, added in recorded.items()
         }
 
     def begin(self, recording: Recording) -> None:

@@ -29,7 +29,7 @@ class ScheduledRequest(NamedTuple):
     sampled: Sequence[int]  # the output token ids that the pass gave it
     row: int = 0  # its place among the rows of the kernels' batch
     hit: int = 0  # of `cached`, those that the pass found in the device's prefix cache
-    loaded: int = 0  # of `cached`, those that vLLM's offloading loaded before the pass
+    loaded: int = 0  # of `cached`, those that jobs loaded before the pass
     saved: int = 0  # of `computed`, those whose activations the pass is to write to the host
     blocks: tuple[Sequence[int], ...] = ()  # its block ids by KV group; where KV events are traced
     counts: Mapping[str, int] = NO_COUNTS  # further columns of `batch`, of engines that have some
@@ -92,14 +92,14 @@ class Transfer:
     rebuild_seconds: Callable[[], float] | None = None  # of K and V, after the copy
     clock: str = HOST_CLOCK  # that `seconds` were counted by
     step: int = 0  # the pass that it was done for
-    job: "OffloadingJob | None" = None  # of a copy that vLLM's offloading ordered
+    job: "Job | None" = None  # of a copy that runs beside the passes
 
 
 @dataclass(frozen=True)
-class OffloadingJob:
-    """What the scheduler knew of a copy that vLLM's offloading ordered."""
+class Job:
+    """What the scheduler knew of a copy that a KV connector ordered to run beside the passes."""
 
-    number: int  # vLLM's
+    number: int  # in the order in which jobs were ordered
     ordered_ns: int
     first_block: int  # place in its request of the first block
     loaded_blocks: Callable[[], int | None]  # of a store: of its blocks, those loaded since

@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 
 Tables = Mapping[str, pd.DataFrame]
-"""The host tables of one repeat of a run, by name."""
+"""The host tables of one repeat of a run, by name, and under JOBS its table of jobs."""
+JOBS = "jobs"
 
 
 class Columns:
@@ -38,11 +39,6 @@ class Columns:
         if not known:
             return [0] * len(self)
         return [sum(count or 0 for count in row) for row in zip(*known, strict=True)]
-
-    def where(self, chosen: Iterable[bool]) -> "Columns":
-        """The rows that are chosen."""
-        mask = list(chosen)
-        return self if all(mask) else Columns(self._frame[mask])
 
     def known(self, name: str) -> bool:
         """Whether the column has any value."""

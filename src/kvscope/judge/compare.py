@@ -10,12 +10,13 @@ from typing import Any
 from kvscope import tables
 from kvscope.copies import OUT
 from kvscope.evidence import PASSES
-from kvscope.judge.columns import Columns, Tables
+from kvscope.judge.columns import JOBS, Columns, Tables
 from kvscope.judge.evidence import NEEDS, ROWS
 from kvscope.judge.rows import COLUMNS, KEYS
 from kvscope.judge.rules import Rules
 from kvscope.judge.told import TOLERANCE_S, Prompts, told
 from kvscope.judge.twin import Twin
+from kvscope.tables.added import job_table
 
 OPTIONAL = {
     (table.name, column.name)
@@ -116,11 +117,8 @@ def _compare(
             words = f"{words} (repeat {repeat}, pass {step})"
             result.differences.append(Difference("decisions", step, words))
     for name, rows in twin.rows.finished().items():
-        stored = Columns(run[name])
-        if name == tables.TRANSFERS.name:
-            stored = stored.where(job is None for job in stored["job"])
-        _Table(result, name, repeat, stored, evidence).compare(rows)
-    result.differences += _jobs(repeat, Columns(run["transfers"]), twin)
+        _Table(result, name, repeat, Columns(run[name]), evidence).compare(rows)
+    result.differences += _jobs(repeat, Columns(run[JOBS]), twin)
 
 
 def _said(error: Exception) -> str:
@@ -258,11 +256,10 @@ def _renamed(values: Sequence[Any], due: Sequence[Any]) -> list[int]:
     ]
 
 
-def _jobs(repeat: int, transfers: Columns, twin: Twin) -> Iterator[Difference]:
-    """The bytes of jobs of vLLM's offloading; how many blocks of a store were loaded, and by when
-    it had to end.
-    """
-    jobs = transfers.where(job is not None for job in transfers["job"])
+def _jobs(repeat: int, jobs: Columns, twin: Twin) -> Iterator[Difference]:
+    """The bytes of jobs; how many blocks of a store were loaded, and by when it had to end."""
+    table = job_table()
+    name = table.table.name if table else JOBS
     names = ("step", "job", "direction", "blocks", "bytes", "loaded_blocks", "awaited_step")
     for step, job, direction, blocks, moved, loaded, awaited in jobs.rows(*names):
         values: list[tuple[str, Any, Any]] = [("bytes", moved, blocks * twin.rules.block_bytes)]
@@ -271,6 +268,6 @@ def _jobs(repeat: int, transfers: Columns, twin: Twin) -> Iterator[Difference]:
             values.append(("awaited_step", awaited, twin.offloading.awaited(job, awaited)))
         for column, found, due in values:
             if not _same(found, due):
-                words = f"transfers.{column} is {found}, the replay gives {_shown(due)}"
+                words = f"{name}.{column} is {found}, the replay gives {_shown(due)}"
                 place = f"repeat {repeat}, pass {step}, job {job}"
-                yield Difference(f"transfers.{column}", step, f"{words} ({place})")
+                yield Difference(f"{name}.{column}", step, f"{words} ({place})")

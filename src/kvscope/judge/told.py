@@ -1,7 +1,7 @@
 """What a repeat says that nothing else knows: its decisions and times.
 
-Nothing here is a cell that the replay works out. Of `transfers` only jobs of vLLM's offloading are
-decisions; of other copies their seconds are read.
+Nothing here is a cell that the replay works out. Jobs, copies beside the passes, are decisions; of
+other copies their seconds are read.
 """
 
 from bisect import bisect_left, bisect_right
@@ -16,6 +16,7 @@ import pandas as pd
 
 from kvscope.copies import IN
 from kvscope.evidence import JOBS, TOKEN_IDS
+from kvscope.judge.columns import JOBS as OF_JOBS
 from kvscope.judge.columns import Columns, Tables
 from kvscope.tables import BATCH
 
@@ -184,7 +185,7 @@ def told(run: Tables, known: Collection[str]) -> Told:
         loaded={} if has_jobs else _by_row(batch, "loaded_tokens"),
     )
     if has_jobs:
-        _add_jobs(found, transfers)
+        _add_jobs(found, Columns(run[OF_JOBS]))
     return found
 
 
@@ -242,17 +243,17 @@ def _victims(preemptions: Columns) -> dict[int, list[Victim]]:
 def _copied_s(transfers: Columns) -> dict[tuple[int, str, str], float]:
     """Seconds of the copies of preempted requests, with those of rebuilding."""
     found: dict[tuple[int, str, str], float] = defaultdict(float)
-    names = ("job", "step", "request_id", "direction", "copy_s", "rebuild_s")
-    for job, step, request_id, direction, copy_s, rebuild_s in transfers.rows(*names):
-        if job is None and request_id is not None:
+    names = ("step", "request_id", "direction", "copy_s", "rebuild_s")
+    for step, request_id, direction, copy_s, rebuild_s in transfers.rows(*names):
+        if request_id is not None:
             found[step, request_id, direction] += (copy_s or 0.0) + (rebuild_s or 0.0)
     return found
 
 
-def _add_jobs(told: Told, transfers: Columns) -> None:
+def _add_jobs(told: Told, table: Columns) -> None:
     names = ("request_id", "direction", "blocks", "first_block", "ordered_s", "end_s", "copy_s")
-    rows = transfers.rows("step", "job", *names, "arrived_step", "awaited_step")
-    jobs = [(step, Job(*row)) for step, *row in rows if row[0] is not None]
+    rows = table.rows("step", "job", *names, "arrived_step", "awaited_step")
+    jobs = [(step, Job(*row)) for step, *row in rows]
     for step, job in sorted(jobs, key=lambda one: one[1].number):
         (told.loads if job.direction == IN else told.stores)[step].append(job)
         if job.direction == IN:

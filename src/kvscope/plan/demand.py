@@ -8,7 +8,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from kvscope.errors import BadInput
-from kvscope.kv_plan import KvGroup, most_blocks
+from kvscope.kv_plan import KvGroup
+from kvscope.kv_use import most_blocks
 from kvscope.plan.complaints import format_value
 from kvscope.plan.models import Model
 

@@ -74,6 +74,11 @@ class Overflow(Option):
     stages_passes: ClassVar[bool] = False
     """Whether its copies hold what a pass computes, of up to `engine.max_num_batched_tokens`."""
 
+    orders_jobs: ClassVar[bool] = False
+    """Whether its connector orders jobs, copies beside the passes: its runs have their table."""
+    stores_outputs: ClassVar[bool] = True
+    """Of one that does: whether jobs store blocks of outputs, too, not of prompts alone."""
+
     victim: Annotated[Whom, Label("victim", "victim {}")] = LAST
 
     @classmethod

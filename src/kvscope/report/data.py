@@ -193,7 +193,7 @@ class ReportedRun:
 
     def transfers(self, repeat: int) -> pd.DataFrame:
         """The copies between the KV cache and the host of one repeat, in order."""
-        found = self.records.transfers
+        found = self.records.copies
         return found[found["repeat"] == repeat].reset_index(drop=True)
 
 

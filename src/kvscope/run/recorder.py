@@ -14,7 +14,7 @@ from kvscope.engine.recording import (
     BlockEviction,
     BlockHit,
     CachedBlock,
-    OffloadingJob,
+    Job,
     PassRecord,
     PreemptionRecord,
     Recording,
@@ -24,13 +24,14 @@ from kvscope.engine.recording import (
 from kvscope.kv_plan import KvGroup, has_one_block_table
 from kvscope.passes import DECODE, PREFILL, phase_of_tokens
 from kvscope.sharing import BlockContent, Holders
+from kvscope.tables.jobs import JOBS, NONE, with_jobs
 
 NANOSECONDS = 1e-9
 RECORDED = (
     *(tables.STEPS, tables.BATCH, tables.PREEMPTIONS, tables.TRANSFERS),
     *(tables.HITS, tables.EVICTIONS, tables.LAYERS),
 )
-"""The tables that a recording becomes."""
+"""The tables that a recording becomes, but for its jobs."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,13 @@ class RepeatTables:
     layers: pd.DataFrame
     requests: dict[str, RequestState] = field(default_factory=dict)
     counted: dict[str, int] = field(default_factory=dict)  # preemptions, as the scheduler counts
+    jobs: pd.DataFrame = field(default_factory=lambda: NONE)  # of whichever package has them
     added: dict[str, pd.DataFrame] = field(default_factory=dict)  # tables of other packages
+
+    @property
+    def copies(self) -> pd.DataFrame:
+        """All copies, in the columns of `transfers`."""
+        return with_jobs(self.transfers, self.jobs)
 
     def state(self, request_id: str) -> RequestState:
         """The final state of a request; an empty one if it was never scheduled."""
@@ -115,6 +122,7 @@ class Replay:
         self.batch: list[dict[str, Any]] = []
         self.preemptions: list[dict[str, Any]] = []
         self.transfers: list[dict[str, Any]] = []
+        self.jobs: list[dict[str, Any]] = []
         self.hits: list[dict[str, Any]] = []
         self.evictions: list[dict[str, Any]] = []
         self.holders = Holders()
@@ -142,30 +150,30 @@ class Replay:
         context, copy_s = self.context, transfer.seconds()
         rebuild_s = transfer.rebuild_seconds() if transfer.rebuild_seconds else None
         job = transfer.job
-        # Stores of vLLM's offloading are of tokens that are not lost.
+        # A job that stores is of tokens that are not lost.
         if transfer.request_id is not None and not (job and transfer.direction == OUT):
             state = self.requests.setdefault(transfer.request_id, RequestState())
             state.copied_s += copy_s + (rebuild_s or 0.0)
-        self.transfers.append(
-            {
-                "repeat": context.repeat,
-                "step": transfer.step,
-                "request_id": transfer.request_id,
-                "direction": transfer.direction,
-                "kind": transfer.kind,
-                "blocks": transfer.blocks,
-                "bytes": transfer.bytes,
-                "start_s": context.known_seconds(transfer.start_ns),
-                "end_s": context.known_seconds(transfer.end_ns),
-                "copy_s": copy_s,
-                "rebuild_s": rebuild_s,
-                "clock": transfer.clock,
-                "time_source": context.time_source,
-            }
-            | (self._job_columns(job, transfer.direction) if job else {})
-        )
+        row = {
+            "repeat": context.repeat,
+            "step": transfer.step,
+            "request_id": transfer.request_id,
+            "direction": transfer.direction,
+            "kind": transfer.kind,
+            "blocks": transfer.blocks,
+            "bytes": transfer.bytes,
+            "start_s": context.known_seconds(transfer.start_ns),
+            "end_s": context.known_seconds(transfer.end_ns),
+            "copy_s": copy_s,
+            "clock": transfer.clock,
+            "time_source": context.time_source,
+        }
+        if job is None:
+            self.transfers.append(row | {"rebuild_s": rebuild_s})
+        else:
+            self.jobs.append(row | self._job_columns(job, transfer.direction))
 
-    def _job_columns(self, job: OffloadingJob, direction: str) -> dict[str, Any]:
+    def _job_columns(self, job: Job, direction: str) -> dict[str, Any]:
         return {
             "job": job.number,
             "ordered_s": self.context.seconds(job.ordered_ns),
@@ -370,7 +378,7 @@ def replay(
     state.requests |= began or {}
     state.resident_tokens = sum(one.resident_tokens for one in state.requests.values())
     preemptions = deque(recording.preemptions)
-    # vLLM's offloading reports copies when they have ended, and stores what the last pass computed.
+    # Jobs are reported when they have ended, and store what the last pass computed.
     last = len(recording.passes) - 1
     done = (replace(one, step=min(one.step, last)) for one in recording.transfers)
     transfers = deque(sorted(done, key=lambda one: one.step))
@@ -395,6 +403,7 @@ def replay(
         layers=layers_table(recording, context),
         requests=state.requests,
         counted=dict(recording.counted),
+        jobs=_frame(JOBS, state.jobs),
     )
 
 

@@ -48,7 +48,7 @@ from kvscope.run.recorder import (
 from kvscope.run.serving import ServingResult, requests_table, serve
 from kvscope.run.throughput import throughput_tokens_per_s
 from kvscope.runfile import EXPERIMENT_FILE, KERNEL_EVENTS, SESSION_FILE
-from kvscope.tables.added import added_tables
+from kvscope.tables.added import added_tables, job_table
 from kvscope.workload.requests import Request, build, to_frame
 
 STARTING = "starting the engine"
@@ -258,8 +258,10 @@ def measure_repeat(
     if session.kernel_events:
         session.kernel_events.write(number, recording, repeat)
     session.timings_s["repeats"] = session.measured_s  # so far
+    if (jobs := job_table()) and session.experiment.overflow.orders_jobs:
+        repeat.added[jobs.table.name] = repeat.jobs
     try:  # other packages' code, whose faults cost their own tables alone
-        repeat.added = added_rows(recording, number, seconds)
+        repeat.added |= added_rows(recording, number, seconds)
     finally:
         save(session)
 
@@ -338,7 +340,7 @@ def summary(session: Session) -> dict[str, Any]:
     """The contents of session.json, most of which the supervisor copies to `run.json`."""
     measured = _concat(tables.STEPS, [repeat.steps for repeat in session.repeats])
     warm_up = _concat(tables.STEPS, [repeat.steps for repeat in session.warm_up])
-    transfers = _concat(tables.TRANSFERS, [repeat.transfers for repeat in session.warm_up])
+    copies = _concat(tables.TRANSFERS, [repeat.copies for repeat in session.warm_up])
     return {
         "time_source": session.platform.time_source,
         "evidence": sorted(session.experiment.device.evidence),
@@ -368,7 +370,7 @@ def summary(session: Session) -> dict[str, Any]:
             "uncovered_classes": stalls.uncovered_classes(measured, warm_up)
             if len(measured)
             else [],
-            "copies": copies_of(transfers),
+            "copies": copies_of(copies),
         },
         "workload": session.experiment.workload.facts(),
         "engine": engine_of(session),

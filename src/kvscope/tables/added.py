@@ -15,6 +15,7 @@ from kvscope.reading import one_line
 from kvscope.runfile import TABLES_OF_OTHERS
 from kvscope.tables import TABLES
 from kvscope.tables.column import I32, WITNESSED, Table
+from kvscope.tables.jobs import COLUMNS
 
 if TYPE_CHECKING:  # the workflow, which reads no table, does without
     import pandas as pd
@@ -33,9 +34,11 @@ class AddedTable:
     """A table of another package, and where its columns come from.
 
     `recorder` names a class, 'module:Class', of `kvscope.engine.added.RowRecorder`, which gives the
-    told and witnessed columns; only the measured process imports it. `derive` takes the rows of a
-    repeat, which have those, and returns them with the derived ones. `follows` gives, of a run of
-    one repeat, the keys and the witnessed columns as they follow from what the run is told.
+    told and witnessed columns; only the measured process imports it. It is '' of a table whose rows
+    the engine's recording has, and whose columns are judged by its replay (`kvscope.tables.jobs`).
+    `derive` takes the rows of a repeat, which have the others, and returns them with the derived
+    columns. `follows` gives, of a run of one repeat, the keys and the witnessed columns as they
+    follow from what the run is told.
     """
 
     table: Table
@@ -48,10 +51,35 @@ class AddedTable:
         return [column.name for column in self.table.columns if column.role in roles]
 
 
+@dataclass(frozen=True)
+class JobTable(AddedTable):
+    """A table with the columns of `kvscope.tables.jobs`, of which at most one is installed.
+
+    The engine's recording has its rows: each `Transfer` with a `job`. Its witnessed columns follow
+    from the replay of the run (`kvscope.judge.jobs`).
+    """
+
+    recorder: str = ""
+
+    @classmethod
+    def named(cls, name: str, row: str) -> "JobTable":
+        """A table of this name, whose rows are each such a job."""
+        return cls(Table(name, row, COLUMNS))
+
+
 @cache
 def added_tables() -> dict[str, AddedTable]:
     """The tables of installed packages, by name; BadInput if one cannot be a table."""
     return {name: _loaded(name) for name in plugins.names(GROUP)}
+
+
+def job_table() -> JobTable | None:
+    """The table of jobs of an installed package; None without one, BadInput if there are two."""
+    found = [one for one in added_tables().values() if isinstance(one, JobTable)]
+    if len(found) > 1:
+        names = " and ".join(one.table.name for one in found)
+        raise BadInput(f"{names} are both tables of jobs; uninstall the package of one of them")
+    return found[0] if found else None
 
 
 def _loaded(name: str) -> AddedTable:
@@ -76,7 +104,7 @@ def _complaint(name: str, found: AddedTable) -> str | None:
         return f"has the keys {table.keys}, which must begin with {KEYS}"
     if wrong := [c.name for c in table.columns if c.name in KEYS and c.type != I32]:
         return f"has the key {wrong[0]} of another type than {I32}"
-    if found.columns(WITNESSED) and found.follows is None:
+    if found.recorder and found.columns(WITNESSED) and found.follows is None:
         return "has witnessed columns, and `follows` does not say from what"
     return None
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 if TYPE_CHECKING:  # the workflow, which reads no table, does without
     import pandas as pd
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 I32, I64, F64, BOOL, TEXT = pa.int32(), pa.int64(), pa.float64(), pa.bool_(), pa.string()
 INTS = pa.list_(pa.int32())

@@ -18,9 +18,9 @@ from kvscope.tables.column import RUNS, SCHEMA_VERSION, Column, Table
 if TYPE_CHECKING:  # the workflow, which reads no table, does without
     import pandas as pd
 
-EARLIER = ("2", "3")
+EARLIER = ("2", "3", "4")
 READABLE = (*EARLIER, str(SCHEMA_VERSION))
-"""Versions of files that can be read; `kvscope.earlier` makes `transfers` of what version 2 has."""
+"""Versions of files that can be read; `kvscope.earlier` has what stood elsewhere in them."""
 
 _ADDED = {
     "workload": (

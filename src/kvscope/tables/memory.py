@@ -16,9 +16,22 @@ from kvscope.tables.column import (
 )
 from kvscope.tables.columns import REPEAT, SINCE, SOURCE
 
+DIRECTION = key(
+    "direction", TEXT, "'out' of the KV cache to the host, or 'in'", words=("out", "in")
+)
+KIND = key("kind", TEXT, "'kv' (K and V), or 'activations' (the inputs of attention)")
+BEGAN = told("start_s", F64, "when it began on the host, " + SINCE, "copies")
+ENDED = told("end_s", F64, "when it had ended (on a GPU: was launched), " + SINCE, "copies")
+COPY_S = told("copy_s", F64, "seconds of the copy itself, by `clock`", "copies")
+CLOCK = fact(
+    "clock",
+    TEXT,
+    "'host', 'device' (a GPU's events), 'virtual', or 'log' (from a published one)",
+)
+
 TRANSFERS = Table(
     "transfers",
-    "one copy between the KV cache and the host",
+    "one copy between the KV cache and the host, which a pass waits for",
     (
         REPEAT,
         key("step", I32, "pass that it was done for"),
@@ -28,20 +41,15 @@ TRANSFERS = Table(
             "request it belongs to; null if it is of several of the pass",
             null=ROWS,
         ),
-        key(
-            "direction",
-            TEXT,
-            "'out' of the KV cache to the host, or 'in'",
-            words=("out", "in"),
-        ),
-        key("kind", TEXT, "'kv' (K and V), or 'activations' (the inputs of attention)"),
+        DIRECTION,
+        KIND,
         witnessed(
             "blocks", I32, "blocks of the KV cache that it reads or fills", "passes", "copies"
         ),
         witnessed("bytes", I64, "bytes copied", "passes", "blocks"),
-        told("start_s", F64, "when it began on the host, " + SINCE, "copies"),
-        told("end_s", F64, "when it had ended (on a GPU: was launched), " + SINCE, "copies"),
-        told("copy_s", F64, "seconds of the copy itself, by `clock`", "copies"),
+        BEGAN,
+        ENDED,
+        COPY_S,
         told(
             "rebuild_s",
             F64,
@@ -49,45 +57,8 @@ TRANSFERS = Table(
             "copies",
             null=ROWS,
         ),
-        fact(
-            "clock",
-            TEXT,
-            "'host', 'device' (a GPU's events), 'virtual', or 'log' (from a published one)",
-        ),
+        CLOCK,
         SOURCE,
-        key("job", I64, "number of the job of vLLM's offloading; null of other copies", null=ROWS),
-        told(
-            "ordered_s", F64, "of a job: when the scheduler ordered it, " + SINCE, "jobs", null=ROWS
-        ),
-        told(
-            "first_block",
-            I32,
-            "of a job: place in its request of the first block",
-            "jobs",
-            null=ROWS,
-        ),
-        witnessed(
-            "loaded_blocks",
-            I32,
-            "of a job that stores: those of its blocks that were loaded at least once",
-            "jobs",
-            "token_ids",
-            null=ROWS,
-        ),
-        witnessed(
-            "awaited_step",
-            I32,
-            "of a job that stores: pass that gave its blocks away, and so waited for its end",
-            "jobs",
-            null=ROWS,
-        ),
-        told(
-            "arrived_step",
-            I32,
-            "of a job that loads: pass whose scheduling learned of its end",
-            "jobs",
-            null=ROWS,
-        ),
     ),
 )
 

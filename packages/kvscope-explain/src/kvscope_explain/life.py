@@ -101,9 +101,9 @@ class Lives:
         lost = events[events["event"] == "preempt"].sort_values("step", kind="stable")
         self._lost = _grouped(lost, "request_id")
         back = transfers[transfers["direction"] == copies.IN].dropna(subset=["start_s", "end_s"])
-        by_job = back["job"].notna()
-        self._copies = _grouped(back[~by_job], "request_id", "step")
-        self._loads = _grouped(back[by_job].sort_values("ordered_s"), "request_id")
+        self._copies = _grouped(back, "request_id", "step")
+        loads = repeat.loaded.dropna(subset=["start_s", "end_s"])
+        self._loads = _grouped(loads.sort_values("ordered_s"), "request_id")
         self._requests = repeat.requests.set_index("request_id")
         self._rank = self._requests["arrival_s"].rank(method="first")
 

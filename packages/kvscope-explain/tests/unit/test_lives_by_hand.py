@@ -102,7 +102,7 @@ def lives_with(*loads: tuple[Any, ...]) -> Lives:
     )
     columns = ["step", "request_id", "event", "time_s", "blocks", "tokens"]
     preemptions = pd.DataFrame(LOST, columns=columns)
-    transfers = pd.DataFrame(loads, columns=[*COPY, "job", "ordered_s"])
+    copies = pd.DataFrame(loads, columns=[*COPY, "job", "ordered_s"]).assign(repeat=0)
     run = Records(
         Path("by-hand"),
         facts=facts_of(engine={"block_size": 4}),
@@ -111,7 +111,8 @@ def lives_with(*loads: tuple[Any, ...]) -> Lives:
         steps=steps.assign(repeat=0),
         batch=batch.assign(repeat=0, own_hit_tokens=0, loaded_tokens=0),
         preemptions=preemptions.assign(repeat=0, policy="recompute", refused=False),
-        transfers=transfers.assign(repeat=0),
+        transfers=copies[copies["job"].isna()],
+        jobs=copies[copies["job"].notna()],
     )
     return Lives(run.of_repeat(0))
 

@@ -24,11 +24,10 @@ def collect_recording(directory: Path) -> list[str]:
         frames = {t: tables.to_arrow(t, rows) for t, rows in replayed.tables_of(made).items()}
         facts = _facts(directory, made)
     files.remove(directory / runfile.RUN_FILE)  # no record vouches for tables while they change
-    for table in tables.HOST_TABLES:
-        if table in frames:
-            tables.write(table, frames[table], directory / table.file)
-        else:
-            files.remove(directory / table.file)
+    for table in {*tables.HOST_TABLES} - frames.keys():
+        files.remove(directory / table.file)
+    for table, rows in frames.items():
+        tables.write(table, rows, directory / table.file)
     runfile.write_run(directory, facts | {"files": runfile.file_records(directory)})
     return window.notes
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from kvscope.api.collecting import recorder, stalls
 from kvscope.api.engines import rows as engine_rows
-from kvscope.api.tables import copies, kv_plan, tables
+from kvscope.api.tables import added, copies, kv_plan, tables
 from kvscope.api.words import time_sources
 from kvscope_record.blocks import BlockContents
 from kvscope_record.counts import Counts
@@ -181,8 +181,8 @@ def _transfers(made: Replayed, orders: list[Ordered], first: int) -> Iterator[en
     """The copies that were ordered; neither their times nor what was loaded of them is known."""
     awaited = {job: event.step - first for event in reversed(orders) for job in event.awaited}
     for event in orders:
-        for direction, jobs in ((copies.IN, event.loads), (copies.OUT, event.stores)):
-            for number, request, blocks, first_block in jobs:
+        for direction, ordered in ((copies.IN, event.loads), (copies.OUT, event.stores)):
+            for number, request, blocks, first_block in ordered:
                 yield engine_rows.Transfer(
                     str(request),
                     direction,
@@ -193,7 +193,7 @@ def _transfers(made: Replayed, orders: list[Ordered], first: int) -> Iterator[en
                     end_ns=None,
                     seconds=lambda: math.nan,
                     step=event.step - first,
-                    job=engine_rows.OffloadingJob(
+                    job=engine_rows.Job(
                         number,
                         event.time_ns,
                         first_block,
@@ -230,10 +230,17 @@ def tables_of(made: Replayed) -> dict[tables.Table, pd.DataFrame]:
         tables.BATCH: found.batch,
         tables.PREEMPTIONS: found.preemptions,
         tables.TRANSFERS: found.transfers,
+        **_jobs(made, found),
         **({tables.HITS: found.hits, tables.EVICTIONS: found.evictions} if made.one_group else {}),
         tables.KV_GROUPS: recorder.kv_groups_table(made.kv_groups),
         tables.LAYERS: found.layers,
     }
+
+
+def _jobs(made: Replayed, found: recorder.RepeatTables) -> dict[tables.Table, pd.DataFrame]:
+    """The table of jobs of vLLM's offloading, where a package has one."""
+    kept = added.job_table() if made.window.facts["connector"] == OFFLOADING else None
+    return {kept.table: found.jobs} if kept else {}
 
 
 def _state(live: Live) -> recorder.RequestState:

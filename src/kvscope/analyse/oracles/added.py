@@ -24,8 +24,14 @@ def added_differ(run: RunTables) -> Violations:
 
     Witnessed ones as they follow from the run, derived ones from the other columns of their table.
     """
-    found = [words for name in run.records.added_names for words in _differing(run.records, name)]
+    names = judged_names(run.records)
+    found = [words for name in names for words in _differing(run.records, name)]
     return Violations(len(found), found[0] if found else "")
+
+
+def judged_names(records: RunView) -> list[str]:
+    """The tables of other packages that a run has, but for those that its replay judges."""
+    return [name for name in records.added_names if added_tables()[name].recorder]
 
 
 def _differing(records: RunView, name: str) -> Iterator[str]:

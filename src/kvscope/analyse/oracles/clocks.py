@@ -51,9 +51,10 @@ def copy_cpu_wrong(run: RunTables) -> Violations:
     repeats = repeats_of(run)
     if "copy_cpu_s" not in repeats:
         return Violations(1, "clock.repeats has no copy_cpu_s")
-    of_rows = run.records.transfers[["copy_s", "rebuild_s"]].astype(float)
-    took = of_rows.sum(axis=1).groupby(run.records.transfers["repeat"]).sum()
-    count = of_rows.notna().sum(axis=1).groupby(run.records.transfers["repeat"]).sum()
+    copies = run.records.copies
+    of_rows = copies[["copy_s", "rebuild_s"]].astype(float)
+    took = of_rows.sum(axis=1).groupby(copies["repeat"]).sum()
+    count = of_rows.notna().sum(axis=1).groupby(copies["repeat"]).sum()
     found = repeats.assign(
         took=repeats["repeat"].map(took).fillna(0.0), copies=repeats["repeat"].map(count).fillna(0)
     )

@@ -14,11 +14,9 @@ from kvscope.analyse.oracles.run_tables import (
     previous,
 )
 from kvscope.analyse.oracles.waiting import without_cpu_s
-from kvscope.copies import INPUTS, copies_of
+from kvscope.copies import FASTEST_BYTES_PER_S, INPUTS, copies_of
 from kvscope.oracle import NONE, Violations
 
-FASTEST_BYTES_PER_S = 2e12
-"""Upper bound: no host link and no host memory reaches this bandwidth."""
 STOPWATCH_S, STOPWATCH_SHARE = 20e-6, 0.10
 """Allowed difference between the inner and the outer timing of one copy."""
 ENOUGH, FASTER = 5, 3.0
@@ -82,7 +80,7 @@ def copy_rate_wrong(run: RunTables) -> Violations:
     warm = run.record.warmup.copies
     wrong = [
         f"{kind}: {rate / 1e9:.3f} GB/s, {usual.fastest_bytes_per_s / 1e9:.3f} in warm-up"
-        for kind, found in copies_of(run.records.transfers).items()
+        for kind, found in copies_of(run.records.copies).items()
         if (usual := warm.get(kind)) and min(found["count"], usual.count) >= ENOUGH
         if (rate := found["fastest_bytes_per_s"]) > FASTER * usual.fastest_bytes_per_s
     ]

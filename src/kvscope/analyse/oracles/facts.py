@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from kvscope import evidence
-from kvscope.actions import NATIVE, copies_blocks, rebuilds_blocks
+from kvscope.actions import copies_blocks, loads_blocks, rebuilds_blocks
 from kvscope.analyse.oracles.run_tables import OF_REQUEST, RunTables, counts_of
 from kvscope.analyse.oracles.settings import Pair, differing
+from kvscope.analyse.oracles.victims import policy_of
 from kvscope.collect.importer import PUBLISHED, content_digest, kinds
 from kvscope.copies import copies_of
 from kvscope.disturbed import LOAD, DisturbanceVerdict, judge_repeats
@@ -25,9 +26,10 @@ from kvscope.runfile import (
     KERNEL_EVENTS,
     NSYS_EXPORT,
 )
-from kvscope.runschema import EVIDENCE, OTHER_CLOCKS, RunRecord
+from kvscope.runschema import EVIDENCE, JOBS, OTHER_CLOCKS, RunRecord
 from kvscope.stalls import shape_classes
 from kvscope.tables import OF_PREFIX_CACHE
+from kvscope.tables.added import job_table
 
 Facts = Mapping[str, Any]
 OWN = ("warmup", "timings_s", "command", "disturbance", "profiler")
@@ -78,7 +80,8 @@ def facts_differ(run: RunTables) -> Violations:
     What is known of a device, such as the source of its times, is declared by the device's class.
     """
 
-    sections = (_of_device, _of_memory, _of_tracing, _of_profiler, _of_warm_up, _of_repeats)
+    of_plan = (_of_device, _of_memory, _of_jobs, _of_tracing, _of_profiler)
+    sections = (*of_plan, _of_warm_up, _of_repeats)
     return differing(pair for section in sections for pair in section(run))
 
 
@@ -109,6 +112,14 @@ def _of_memory(run: RunTables) -> Iterator[Pair]:
         yield "whether engine.host_memory is pinned", pinned, overflow["host_memory"] == "pinned"
     workload = run.record.workload.workload
     yield "workload.workload", workload, workload and run.section("workload").get("name")
+
+
+def _of_jobs(run: RunTables) -> Iterator[Pair]:
+    table, written = job_table(), run.record.schema_version >= JOBS
+    if table and written and "name" in run.section("overflow"):
+        recorded = table.table.file in run.record.files
+        due = policy_of(run).orders_jobs and run.record.complete
+        yield f"whether {table.table.file} is recorded", recorded, due
 
 
 def device_class(name: str) -> type[Device]:
@@ -177,7 +188,7 @@ def _of_warm_up(run: RunTables) -> Iterator[Pair]:
     yield "whether attention was compared", compared, checked or None
     if not run.repeats_warm_up:
         return
-    copied = copies_of(run.records.transfers)
+    copied = copies_of(run.records.copies)
     yield "warmup.passes", found.passes, len(run.steps) * asked / repeats
     yield "warmup.classes", found.classes, len(measured)
     warm = {kind: one.count for kind, one in found.copies.items()}
@@ -198,7 +209,7 @@ def _compared_copies(run: RunTables) -> int:
     copied, size = rows["context_tokens"] > counts_of(rows["hit_tokens"]), run.records.block_size
     full = rebuilds_blocks(rows["policy"]) & (rows["tokens"] >= size)
     there = rows["tokens"] - rows["recomputed_tokens"] >= size
-    full |= (rows["policy"] == NATIVE.name) & there
+    full |= loads_blocks(rows["policy"]) & there
     return int(((copies_blocks(rows["policy"]) & copied) | full).sum())
 
 

@@ -12,7 +12,6 @@ from kvscope.analyse.oracles import (
     facts,
     kv_groups,
     of_packages,
-    offloading,
     outputs,
     preemptions,
     profiled,
@@ -31,7 +30,6 @@ from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.run_view import RunView
 from kvscope.evidence import (
     CLOCK,
-    JOBS,
     ORDER,
     PASSES,
     SETTINGS,
@@ -80,7 +78,7 @@ _REPLAYED = _need(
     PASSES,
     also=lambda run: not run.records.requests.empty,
 )
-_ADDED = _seen("tables of other packages", also=lambda run: bool(run.records.added_names))
+_ADDED = _seen("tables of other packages", also=lambda run: bool(added.judged_names(run.records)))
 _SETTINGS = _seen("an experiment.yaml", SETTINGS, also=lambda run: bool(run.records.settings))
 _WORKLOAD = _seen("a complete experiment.yaml", SETTINGS, also=workload.has_all_settings)
 _PROFILED = _seen("an export of Nsight Systems", also=profiled.is_profiled)
@@ -118,15 +116,6 @@ _PREDICTIONS = _seen(
 )
 _SAVES = _seen("passes recorded with what they save", also=_has_column("batch", "saved_tokens"))
 _COPIES = _seen("copies of preempted requests", also=lambda run: not run.records.moves.empty)
-_JOBS = _seen("copies of vLLM's offloading", also=lambda run: not run.records.jobs.empty)
-_TIMED_JOBS = _seen(
-    "copies of vLLM's offloading with their times", JOBS, also=lambda run: run.offloads
-)
-_LOADS = _seen(
-    "passes recorded with what is loaded before them, and the jobs that load it",
-    JOBS,
-    also=_has_column("batch", "loaded_tokens"),
-)
 _REQUESTS = _seen("all requests, and their times", also=lambda run: not run.records.requests.empty)
 _TIMED = _seen(
     "repeats timed by a real clock",
@@ -195,9 +184,6 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(copies.copy_time_wrong, _COPIES),
     Oracle(copies.copy_rate_wrong, _COPIES_APART),
     Oracle(copies.saves_wrong, _SAVES),
-    Oracle(offloading.job_malformed, _JOBS),
-    Oracle(offloading.job_time_wrong, _TIMED_JOBS),
-    Oracle(offloading.load_wait_wrong, _LOADS),
     Oracle(workload.turn_misplaced, _FOLLOWERS),
     Oracle(workload.arrival_pass_wrong, _BY_PASS),
     Oracle(workload.known_output_differs, _KNOWN_OUTPUTS),

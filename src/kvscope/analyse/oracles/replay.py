@@ -3,7 +3,7 @@
 from kvscope.analyse.oracles.rules import rules_of
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.run_view import RunView
-from kvscope.judge.columns import Tables
+from kvscope.judge.columns import JOBS, Tables
 from kvscope.judge.compare import Comparison, compare
 from kvscope.judge.told import Prompts
 from kvscope.oracle import Violations
@@ -30,5 +30,7 @@ def comparison_of(run: RunTables) -> Comparison:
 
 
 def tables_of(records: RunView) -> Tables:
-    """The host tables of a run or of one of its repeats, by name."""
-    return {table.name: getattr(records, table.name) for table in HOST_TABLES}
+    """The host tables of a run or of one of its repeats, by name, and its jobs."""
+    return {table.name: getattr(records, table.name) for table in HOST_TABLES} | {
+        JOBS: records.jobs
+    }

@@ -1,6 +1,5 @@
 """The sizes and rules of a run's engine, as its run.json and settings say, for its replay."""
 
-from kvscope.actions import NATIVE
 from kvscope.analyse.oracles import batches, victims
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.evidence import WORKLOAD
@@ -11,7 +10,7 @@ from kvscope.tables import BATCH
 
 def rules_of(run: RunTables) -> Rules:
     """The sizes and rules by which the engine of a run works."""
-    engine, overflow = run.engine, run.section("overflow")
+    engine = run.engine
     return Rules(
         block_size=run.records.block_size,
         kv_blocks_total=engine.kv_blocks_total or 0,
@@ -23,10 +22,10 @@ def rules_of(run: RunTables) -> Rules:
         prefix_caching=run.caches_prefixes,
         whole=run.section("cache").get("admission") == VLLM_0_4_2,
         always=_only_action(run),
-        ranked="name" in overflow and victims.is_ranked(run),
+        ranked=_has_policy(run) and victims.is_ranked(run),
         chunk_tokens=batches.policy_of(run).pass_tokens,
         most_tentative=sum(run.most_tokens(column) for column, _ in BATCH.tentative),
-        stores_outputs=overflow.get("name") != NATIVE.name,
+        stores_outputs=_stores_outputs(run),
         ends_early=WORKLOAD not in run.evidence,
         waiting_first=run.section("batching").get("name") == "prefill_first",
     )
@@ -34,9 +33,16 @@ def rules_of(run: RunTables) -> Rules:
 
 def _only_action(run: RunTables) -> str | None:
     """The action of every preemption, of a policy that has but one."""
-    if "name" not in run.section("overflow"):
-        return None
-    return vars(victims.policy_of(run)).get("only_action")
+    return vars(victims.policy_of(run)).get("only_action") if _has_policy(run) else None
+
+
+def _stores_outputs(run: RunTables) -> bool:
+    """Whether jobs store blocks of outputs, as far as a policy says so."""
+    return victims.policy_of(run).stores_outputs if _has_policy(run) else True
+
+
+def _has_policy(run: RunTables) -> bool:
+    return "name" in run.section("overflow")
 
 
 def _groups(run: RunTables) -> list[Group]:

@@ -1,8 +1,7 @@
 """The host tables of a run with the columns that several oracles derive from them."""
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -110,25 +109,9 @@ class RunTables:
         """The rows of `preemptions` whose event is a resumption."""
         return self.records.preemptions[self.records.preemptions["event"] == "resume"]
 
-    @cached_property
-    def loaded(self) -> pd.DataFrame:
-        """The rows of `transfers` of blocks that vLLM's offloading loaded, in order.
-
-        `served_step` is the pass that began with what was loaded; null if the request was aborted.
-        """
-        rows = self.records.loaded.sort_values(["repeat", "job"], ignore_index=True)
-        begun = defaultdict(list)
-        for *request, step in _rows(self.batch[self.batch["loaded_tokens"] > 0]):
-            begun[tuple(request)].append(step)
-        served = [
-            next((pass_ for pass_ in begun[tuple(request)] if pass_ >= step), math.nan)
-            for *request, step in _rows(rows)
-        ]
-        return rows.assign(served_step=np.array(served, np.float64))
-
     @property
     def offloads(self) -> bool:
-        """Whether vLLM's offloading stored or loaded blocks, and when that ended is known."""
+        """Whether jobs stored or loaded blocks, and when they ended is known."""
         return not self.records.jobs.empty and JOBS in self.evidence
 
     @cached_property
@@ -195,11 +178,6 @@ class RunTables:
             arrivals_s = np.sort(self.repeats[repeat].requests["arrival_s"])
             counts[passes] = np.searchsorted(arrivals_s, times_s[passes], side="right")
         return counts
-
-
-def _rows(frame: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
-    """Repeat, request and step of each row."""
-    return zip(*(frame[name].tolist() for name in (*OF_REQUEST, "step")), strict=True)
 
 
 def differ(one: pd.Series, other: pd.Series) -> Bools:

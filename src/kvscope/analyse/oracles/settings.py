@@ -11,7 +11,7 @@ from kvscope.analyse.metrics import BY_NAME
 from kvscope.analyse.oracles.batches import least, most_tokens
 from kvscope.analyse.oracles.run_tables import RunTables, bad_rows
 from kvscope.interval import half_width_share
-from kvscope.kv_plan import most_blocks
+from kvscope.kv_use import most_blocks
 from kvscope.oracle import NONE, Violations
 from kvscope.plan import registry
 from kvscope.plan.models import BYTES

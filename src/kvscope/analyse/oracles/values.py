@@ -124,9 +124,9 @@ def time_source_differs(run: RunTables) -> Violations:
     """The `time_source` of every row is that of run.json, the `clock` of a copy its device's."""
     source = run.record.time_source
     of_run = f"time_source is not {source}" if source else "time_source is not in run.json"
-    copies, clock = run.records.transfers, clock_of(run.record)
+    copies, clock = run.records.copies, clock_of(run.record)
     return combine(
-        _bad("transfers", copies, copies["clock"] != clock, f"clock is not {clock}"),
+        _bad("copies", copies, copies["clock"] != clock, f"clock is not {clock}"),
         *(
             _bad(table.name, frame, frame["time_source"] != source, of_run)
             for table, frame in _tables(run)

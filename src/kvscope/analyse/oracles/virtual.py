@@ -49,7 +49,7 @@ def _of_repeat(run: RunTables, number: int, device: Dry) -> Iterator[Violations]
     repeat, passes = run.repeats[number], of_repeat(run.steps, number)
     steps, ended = passes.reset_index(drop=True), run.count_ended[passes.index]
     arrived = run.count_arrived("before_s")[passes.index]
-    copies = repeat.transfers.reset_index(drop=True)
+    copies = repeat.copies.reset_index(drop=True)
     copied_s = _block_counts(run, copies) * device.copy_s
     rebuilt_s: Floats = np.where(copies["rebuild_s"].notna(), device.pass_s, 0.0)
     took_s = (copies["end_s"] - copies["start_s"]).to_numpy(float)

@@ -115,7 +115,7 @@ def _preemptions(run: Run) -> pa.Table:
 
 def _transfers(run: Run) -> pa.Table:
     """Copies between the KV cache and the host; on a GPU, the calls that launch them."""
-    copies = run.transfers.dropna(subset=["start_s", "end_s"])
+    copies = run.copies.dropna(subset=["start_s", "end_s"])
     start, end = (instants_ns(run, copies["repeat"], copies[at]) for at in ("start_s", "end_s"))
     return _part(
         start, end, "host", "copy",

@@ -69,8 +69,8 @@ class Panel:
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """The declarations of the panel's metrics."""
-        return tuple(MEASURES[name] for name in self.metrics)
+        """The declarations of its metrics, but for those whose package is not installed."""
+        return tuple(MEASURES[name] for name in self.metrics if name in MEASURES)
 
 
 def over_experiments(

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Mapping
 
-from kvscope.api.runs import Metric, Records, planned
+from kvscope.api.metrics import metric
+from kvscope.api.runs import Records, planned
 from kvscope.api.tables import actions
 from kvscope_model.bootstrap import bootstrap_interval
 from kvscope_model.calibration.recosting import Recosting
@@ -14,7 +15,9 @@ ALL_AT_ONCE = "all_at_once"  # `workload.arrival`
 Interval = tuple[float, float]
 
 
-def modeled_intervals(records: Records, values: Mapping[Metric, float]) -> dict[str, Interval]:
+def modeled_intervals(
+    records: Records, values: Mapping[metric.Metric, float]
+) -> dict[str, Interval]:
     """Of each metric with a `modeled_interval` the interval of 95 % of the bootstrap's fits.
 
     `values` are the metrics of a modeled run as recorded, and lie in their intervals. What is 0
@@ -33,12 +36,12 @@ def modeled_intervals(records: Records, values: Mapping[Metric, float]) -> dict[
     timed = {
         m: value for m, value in values.items() if m.modeled_interval and not math.isnan(value)
     }
-    changing = [metric for metric, value in timed.items() if value]
-    found = [[metric.of(one) for metric in changing] for one in map(recosting.records, fits)]
-    never = {metric.name: (0.0, 0.0) for metric in timed}
+    changing = [m for m, value in timed.items() if value]
+    found = [[m.of(one) for m in changing] for one in map(recosting.records, fits)]
+    never = {m.name: (0.0, 0.0) for m in timed}
     return never | {
-        metric.name: bootstrap_interval(values[metric], samples)
-        for metric, samples in zip(changing, zip(*found, strict=True), strict=True)
+        m.name: bootstrap_interval(values[m], samples)
+        for m, samples in zip(changing, zip(*found, strict=True), strict=True)
     }
 
 

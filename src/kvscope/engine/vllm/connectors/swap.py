@@ -9,7 +9,7 @@ forward pass.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -19,6 +19,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
     SupportsHMA,
 )
+from vllm.v1.outputs import KVConnectorOutput
 
 from kvscope.actions import Action
 from kvscope.copies import IN, KV, OUT, VIRTUAL_CLOCK
@@ -28,6 +29,7 @@ from kvscope.engine.overflow.policy import Victim, VictimBlocks
 from kvscope.engine.recording import Transfer
 from kvscope.engine.request_ids import external_id
 from kvscope.engine.vllm.connectors import copies
+from kvscope.engine.vllm.connectors.virtual import VirtualWorker
 from kvscope.engine.vllm.kv_groups import groups_of, in_order, require_movable
 from kvscope.errors import BadInput
 from kvscope.kv_plan import has_one_block_table
@@ -40,10 +42,24 @@ Blocks = tuple[int, ...]
 Order = tuple[str, Blocks, Blocks]  # the workload's request, blocks of the cache, of the pool
 
 
+class SwapWorker(VirtualWorker):
+    """A pass waits for its copies, which are on the link one after another."""
+
+    def before_pass(self, orders: "SwapOrders") -> None:
+        """Take the time of what the orders have before the pass."""
+        self._done = list(orders.before_pass(self.link))
+
+    def after_pass(self, orders: "SwapOrders", empty: bool) -> KVConnectorOutput | None:
+        """Take the time of what they have after it; returns all copies of the pass."""
+        done = [*self._done, *orders.after_pass(self.link)]
+        return KVConnectorOutput(kv_connector_worker_meta=SwapReport(done)) if done else None
+
+
 @dataclass
 class SwapOrders(KVConnectorMetadata):
     """The copies of one pass; on a device without a worker, it says how long that takes."""
 
+    virtual_worker: ClassVar[type[VirtualWorker]] = SwapWorker
     out: list[Order] = field(default_factory=list)
     into: list[Order] = field(default_factory=list)
 

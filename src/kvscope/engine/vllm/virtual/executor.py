@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from vllm.utils.torch_utils import kv_cache_dtype_str_to_dtype
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheSpec
-from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+from vllm.v1.outputs import ModelRunnerOutput
 
-from kvscope.engine.vllm.connectors.native import NativeOrders
-from kvscope.engine.vllm.connectors.swap import SwapOrders, SwapReport
+from kvscope.engine.vllm.connectors.virtual import VirtualWorker
 from kvscope.engine.vllm.link import Link
 from kvscope.engine.vllm.outputs import known_outputs
 from kvscope.engine.vllm.scheduled import contexts
 from kvscope.engine.vllm.virtual.block_tables import BlockTables
-from kvscope.engine.vllm.virtual.offloading import VirtualOffloading
 from kvscope.engine.vllm.without_worker import WithoutWorker, build_without_storage, kept_by_layers
 from kvscope.plan.devices.dry import TOKEN
 
@@ -63,7 +61,7 @@ class VirtualExecutor(WithoutWorker):
         self._outputs: dict[str, Iterator[int]] = {}  # and what it is still to be given
         self._blocks = BlockTables()
         self._link = Link(self.clock, self.costs)
-        self.offloading = VirtualOffloading(self.clock, self.costs)
+        self._worker: VirtualWorker | None = None  # of the connector, once there are orders
 
     def get_kv_cache_specs(self) -> list[dict[str, KVCacheSpec]]:
         """Full attention in every layer; of other families what vLLM's own layers keep."""
@@ -98,10 +96,9 @@ class VirtualExecutor(WithoutWorker):
     def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Any:
         """Let the time of the pass go by and answer with a token for each finished prompt."""
         orders = scheduler_output.kv_connector_metadata
-        if isinstance(orders, NativeOrders):
-            self.offloading.before_pass(orders)
-        moving = orders if isinstance(orders, SwapOrders) else SwapOrders()
-        transfers = list(moving.before_pass(self._link))
+        worker = self._worker_for(orders)
+        if worker is not None:
+            worker.before_pass(orders)
         self._follow_lengths(scheduler_output)
         started = dict(contexts(scheduler_output))
         scheduled = scheduler_output.num_scheduled_tokens
@@ -110,23 +107,26 @@ class VirtualExecutor(WithoutWorker):
             self.listener.note(scheduled, started, self._blocks.of, self.clock.now_ns())
         if scheduled:
             self.clock.wait(self.costs.pass_s((n, started[name]) for name, n in scheduled.items()))
-        transfers += moving.after_pass(self._link)
+        report = None if worker is None else worker.after_pass(orders, empty=not scheduled)
         sampled = [self._sampled(name, started[name] + n) for name, n in scheduled.items()]
         output = ModelRunnerOutput(
             req_ids=list(scheduled),
             req_id_to_index={name: row for row, name in enumerate(scheduled)},
             sampled_token_ids=sampled,
+            kv_connector_output=report,
         )
-        if transfers:
-            report = SwapReport(transfers)
-            output.kv_connector_output = KVConnectorOutput(kv_connector_worker_meta=report)
-        if isinstance(orders, NativeOrders):
-            output.kv_connector_output = self.offloading.after_pass(orders, empty=not scheduled)
         if not non_block:
             return output
         future: Future[ModelRunnerOutput] = Future()
         future.set_result(output)
         return future
+
+    def _worker_for(self, orders: Any) -> VirtualWorker | None:
+        """What carries out a connector's orders; None if nothing does."""
+        kind: type[VirtualWorker] | None = getattr(orders, "virtual_worker", None)
+        if self._worker is None and kind is not None:
+            self._worker = kind(self._link)
+        return self._worker
 
     def _follow_lengths(self, scheduler_output: SchedulerOutput) -> None:
         """Keep the length of each unfinished request, as a worker does."""

@@ -12,13 +12,10 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import PrivateAttr
 
-from kvscope.actions import NATIVE, Action
-from kvscope.engine.overflow.policy import OverflowPolicy, Victim
-from kvscope.engine.overflow.swap import blocks_of
-from kvscope.kv_plan import KvGroup, unless_one_block_table
-from kvscope.plan.fields import Count, Gib, Label, impossible
-from kvscope.plan.parts import Conditions
-from kvscope.plan.policy import HostPools
+from kvscope.api.policies import overflow
+from kvscope.api.settings import Conditions, Label, fields, impossible
+from kvscope.api.tables import actions, kv_plan
+from kvscope_connectors.action import NATIVE
 
 
 def page_aligned(block_bytes: int) -> int:
@@ -26,7 +23,7 @@ def page_aligned(block_bytes: int) -> int:
     return -(-block_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
-class Native(OverflowPolicy):
+class Native(overflow.OverflowPolicy):
     """vLLM's offloading as users get it: blocks of prompts are stored, those of outputs are not.
 
     The host has `host_blocks` blocks, or as many as fit into `host_gib`.
@@ -34,13 +31,15 @@ class Native(OverflowPolicy):
 
     only_action: ClassVar[str | None] = NATIVE.name
     one_of: ClassVar[tuple[str, ...]] = ("host_blocks", "host_gib")
-    prompt_only: ClassVar[bool] = True
-    """vLLM's `offload_prompt_only`."""
-    worker: ClassVar[str] = "kvscope.engine.vllm.connectors.native_worker:HostOffloadingSpec"
+    orders_jobs: ClassVar[bool] = True
+    stores_outputs: ClassVar[bool] = False
+    worker: ClassVar[str] = "kvscope_connectors.worker:HostOffloadingSpec"
     """What copies where the host does it itself; elsewhere vLLM's own worker."""
 
-    host_gib: Annotated[Gib | None, Label("host pool (GiB)", "host pool {} GiB")] = None
-    host_blocks: Annotated[Count | None, Label("host pool (blocks)", "host pool {} blocks")] = None
+    host_gib: Annotated[fields.Gib | None, Label("host pool (GiB)", "host pool {} GiB")] = None
+    host_blocks: Annotated[
+        fields.Count | None, Label("host pool (blocks)", "host pool {} blocks")
+    ] = None
 
     _settings: dict[str, Any] = PrivateAttr(default_factory=dict)
 
@@ -54,39 +53,39 @@ class Native(OverflowPolicy):
     def pool_blocks(self, experiment: Conditions) -> int:
         """Blocks of the host; of host_gib, as many as fit."""
         settings = {"host_blocks": self.host_blocks, "host_gib": self.host_gib}
-        return blocks_of(settings, page_aligned(experiment.block_bytes))
+        return overflow.blocks_of(settings, page_aligned(experiment.block_bytes))
 
     def pool_bytes(self, experiment: Conditions) -> int:
         """Bytes of the host's blocks."""
         return self.pool_blocks(experiment) * page_aligned(experiment.block_bytes)
 
-    def refusal(self, groups: Sequence[KvGroup]) -> str:
+    def refusal(self, groups: Sequence[kv_plan.KvGroup]) -> str:
         """What vLLM's connector does is recorded by one block table."""
-        return unless_one_block_table(groups, f"overflow={self.name}")
+        return kv_plan.unless_one_block_table(groups, f"overflow={self.name}")
 
     @classmethod
     def host_pools(
-        cls, settings: Mapping[str, Any], block_bytes: HostPools, found: HostPools
-    ) -> HostPools | None:
+        cls, settings: Mapping[str, Any], block_bytes: overflow.HostPools, found: overflow.HostPools
+    ) -> overflow.HostPools | None:
         """Blocks of K and V: as stated, or as many as fit."""
-        return HostPools(kv=blocks_of(settings, page_aligned(block_bytes.kv)))
+        return overflow.HostPools(kv=overflow.blocks_of(settings, page_aligned(block_bytes.kv)))
 
     def engine_arguments(self, host_blocks: int) -> dict[str, Any]:
         """vLLM's connector, in a subclass that records what it does."""
         return {
             "kv_transfer_config": {
                 "kv_connector": "NativeConnector",
-                "kv_connector_module_path": "kvscope.engine.vllm.connectors.native",
+                "kv_connector_module_path": "kvscope_connectors.connector",
                 "kv_role": "kv_both",
                 "kv_connector_extra_config": {
                     "policy": self.name,
-                    "offload_prompt_only": self.prompt_only,
+                    "offload_prompt_only": not self.stores_outputs,
                     **self._settings,
                 },
             }
         }
 
-    def action(self, victim: Victim) -> Action:
+    def action(self, victim: overflow.Victim) -> actions.Action:
         """NATIVE for every victim: what the host has of it is known when it resumes."""
         return NATIVE
 
@@ -112,4 +111,4 @@ class NativeFull(Native):
     """The same with `offload_prompt_only` off: blocks of outputs are stored, too."""
 
     only_action: ClassVar[str | None] = NATIVE.name
-    prompt_only: ClassVar[bool] = False
+    stores_outputs: ClassVar[bool] = True

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from kvscope.analyse.check import check_run
+from tests.engine.conftest import AMPLE, Runner
 from tests.warm import Warm
-
-from .conftest import AMPLE, Runner
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -17,7 +16,7 @@ PUBLISHED = {"native": (10, 2012, 668), "native_full": (10, 2012, 156)}
 
 
 def served(policy: str, seed: int, blocks: int, shared: int) -> Any:
-    from .plain_vllm import both
+    from plain_vllm import both
 
     return both(policy, seed, blocks, shared)
 
@@ -41,7 +40,7 @@ def test_counts_are_those_of_vllm_started_by_hand(warm: Warm, policy: str):
 @pytest.mark.parametrize("policy", PUBLISHED)
 def test_a_measured_run_with_stores_and_no_loads_holds(run: Runner, policy: str):
     made = run(AMPLE, f"overflow={policy}", "overflow.host_blocks=64")
-    assert set(made.table("transfers")["direction"]) == {"out"}
+    assert set(made.table("offload_jobs")["direction"]) == {"out"}
     assert check_run(made.directory) == []
 
 

@@ -11,10 +11,9 @@ import pytest
 
 from kvscope.analyse.records import read_records
 from kvscope.verdict import HELD, VIOLATED
+from tests.engine.forged_runs import found, noticed
+from tests.engine.test_modeled import directory_of
 from tests.warm import Warm
-
-from .forged_runs import found, noticed
-from .test_modeled import directory_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 

@@ -8,60 +8,32 @@ passes later.
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
     OffloadingConnectorMetadata,
-    OffloadingWorkerMetadata,
     TransferJob,
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.v1.kv_offload.base import OffloadingWorker, TransferResult
 
-from kvscope.actions import Action
-from kvscope.copies import HOST_CLOCK, IN, KV, OUT
-from kvscope.engine.overflow.host_tier import HostTier
-from kvscope.engine.recording import OffloadingJob, Recording, Transfer
-from kvscope.engine.request_ids import external_id
-from kvscope.engine.vllm.kv_groups import groups_of, require_one_block_table
-from kvscope.engine.vllm.scheduled import contexts
+from kvscope.api.engines import rows
+from kvscope.api.tables import actions, copies
+from kvscope.api.vllm import connectors, groups_of
+from kvscope_connectors.reports import Copied, NativeReport
+from kvscope_connectors.virtual import VirtualOffloading
 
 if TYPE_CHECKING:
-    from kvscope.engine.devices.platform import Platform
-
-
-@dataclass(frozen=True)
-class Copied:
-    """A job that has ended. Times in ns of the platform's clock, as of `recording.Transfer`."""
-
-    number: int
-    bytes: int
-    start_ns: int
-    end_ns: int
-    seconds: Callable[[], float]
-    clock: str = HOST_CLOCK
+    from kvscope.api.engines import Platform
 
 
 @dataclass
 class NativeOrders(OffloadingConnectorMetadata):
     """vLLM's orders of a pass, and of its requests the tokens that were loaded before it."""
 
+    virtual_worker: ClassVar[type[connectors.VirtualWorker]] = VirtualOffloading
     loaded_tokens: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass
-class NativeReport(OffloadingWorkerMetadata):
-    """vLLM's report of the jobs that have ended, and what was measured of them."""
-
-    copied: list[Copied] = field(default_factory=list)
-
-    def aggregate(self, other: Any) -> "NativeReport":
-        """The reports of two workers as one."""
-        both = super().aggregate(other)
-        assert isinstance(both, OffloadingWorkerMetadata)
-        copied = self.copied + other.copied
-        return NativeReport(both.completed_jobs, both.transfer_stats, copied)
 
 
 @dataclass(frozen=True)
@@ -72,10 +44,10 @@ class Order:
     direction: str
     blocks: int
     step: int
-    job: OffloadingJob
+    job: rows.Job
 
 
-class NativeConnector(OffloadingConnector, HostTier):
+class NativeConnector(OffloadingConnector, connectors.HostTier):
     """Records what vLLM's connector does."""
 
     asynchronous = True
@@ -84,7 +56,7 @@ class NativeConnector(OffloadingConnector, HostTier):
         super().__init__(vllm_config, role, kv_cache_config)
         groups = groups_of(kv_cache_config)
         settings = self._kv_transfer_config.kv_connector_extra_config
-        require_one_block_table(groups, f"overflow={settings['policy']}")
+        connectors.require_one_block_table(groups, f"overflow={settings['policy']}")
         self.block_size = groups[0].block_tokens
         self.ordered: dict[int, Order] = {}  # by job
         self.loading: dict[str, tuple[int, int]] = {}  # tokens found in the cache, on the host
@@ -112,7 +84,7 @@ class NativeConnector(OffloadingConnector, HostTier):
         manager: Any = self.scheduler.manager
         return int(manager._num_chunks)
 
-    def begin(self, recording: Recording) -> None:
+    def begin(self, recording: rows.Recording) -> None:
         """Record into `recording` from now on, from an empty host."""
         super().begin(recording)
         self.scheduler.reset_cache()
@@ -121,7 +93,7 @@ class NativeConnector(OffloadingConnector, HostTier):
         self.stored_by.clear()
         self.arrivals.clear()
 
-    def keep(self, action: Action, request_id: str, tokens: int, blocks: Any) -> bool:
+    def keep(self, action: actions.Action, request_id: str, tokens: int, blocks: Any) -> bool:
         """Nothing is kept of a victim but what is stored; its full blocks may be compared."""
         if self.checks is not None:
             self.checks.record_rebuild(request_id, tokens // self.block_size)
@@ -141,9 +113,9 @@ class NativeConnector(OffloadingConnector, HostTier):
         assert isinstance(orders, OffloadingConnectorMetadata)
         step = len(self.recording.passes)
         for number, job in orders.load_jobs.items():
-            self._note(number, job, IN, job.dst_spec, step)
+            self._note(number, job, copies.IN, job.dst_spec, step)
         for number, job in orders.store_jobs.items():
-            self._note(number, job, OUT, job.src_spec, step)
+            self._note(number, job, copies.OUT, job.src_spec, step)
         for number in orders.jobs_to_flush or ():
             if (order := self.ordered.get(number)) and order.job.awaited_step is None:
                 awaited = replace(order.job, awaited_step=step)
@@ -159,14 +131,14 @@ class NativeConnector(OffloadingConnector, HostTier):
         keys = self.scheduler._jobs[number].keys
         loaded: set[Any] = set()
         for key in keys:
-            if direction == OUT:
+            if direction == copies.OUT:
                 self.stored_by[key] = loaded
             else:
                 self.stored_by[key].add(key)
         noticed: list[int] = []
-        if direction == IN:
+        if direction == copies.IN:
             self.arrivals[job.req_id] = noticed
-        facts = OffloadingJob(
+        facts = rows.Job(
             number,
             self.clock.now_ns(),
             int(cache.block_indices[0]),
@@ -174,14 +146,16 @@ class NativeConnector(OffloadingConnector, HostTier):
             lambda: noticed[0] if noticed else None,
         )
         blocks = len(cache.block_ids)
-        self.ordered[number] = Order(external_id(job.req_id), direction, blocks, step, facts)
+        self.ordered[number] = Order(
+            connectors.external_id(job.req_id), direction, blocks, step, facts
+        )
 
     def _loaded(self, scheduler_output: Any) -> Any:
         """Of the requests of a pass that were loaded before it: the tokens of their context.
 
         The newest token is computed even where it was loaded.
         """
-        for name, context in contexts(scheduler_output):
+        for name, context in connectors.contexts(scheduler_output):
             if self.checks is not None:
                 self.checks.keep_first(name, context // self.block_size)
             if name in self.loading:
@@ -209,12 +183,12 @@ class NativeConnector(OffloadingConnector, HostTier):
             if order := self.ordered.pop(copied.number, None):
                 self.recording.transfers.append(self._transfer(order, copied))
 
-    def _transfer(self, order: Order, copied: Copied) -> Transfer:
+    def _transfer(self, order: Order, copied: Copied) -> rows.Transfer:
         """The record of a copy."""
-        return Transfer(
+        return rows.Transfer(
             order.request_id,
             order.direction,
-            KV,
+            copies.KV,
             order.blocks,
             copied.bytes,
             copied.start_ns,

@@ -10,10 +10,9 @@ import pytest
 from kvscope.analyse.records import Records, read_records
 from kvscope.copies import IN, OUT
 from kvscope.verdict import HELD, VIOLATED
+from tests.engine.forged_runs import Forgery, found, noticed, scaled, with_frame
+from tests.engine.test_modeled import directory_of
 from tests.warm import Warm
-
-from .forged_runs import Forgery, found, noticed, scaled
-from .test_modeled import directory_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -44,6 +43,10 @@ CASES = {
 Change = Callable[[pd.DataFrame], pd.DataFrame]
 
 
+def with_jobs(run: Records, jobs: pd.DataFrame) -> Records:
+    return with_frame(run, "offload_jobs", jobs)
+
+
 @pytest.fixture(scope="module")
 def runs(warm: Warm) -> dict[str, Records]:
     host = "overflow.host_blocks={}"
@@ -67,10 +70,10 @@ def of(direction: str, change: Change, place: int = 2) -> Forgery:
     """One row of the jobs of a direction, changed; those that `change` leaves out are gone."""
 
     def forge(run: Records) -> Records:
-        rows = run.transfers
+        rows = run.jobs
         chosen = rows.index[rows["direction"] == direction][[place]]
         changed = change(rows.loc[chosen].copy())
-        return run.variant(transfers=pd.concat([rows.drop(chosen), changed]).sort_index())
+        return with_jobs(run, pd.concat([rows.drop(chosen), changed]).sort_index())
 
     return forge
 
@@ -95,12 +98,18 @@ def of_awaited(change: Change) -> Forgery:
     """The first store that a pass waited for, changed."""
 
     def forge(run: Records) -> Records:
-        rows = run.transfers.copy()
+        rows = run.jobs.copy()
         chosen = rows.index[rows["awaited_step"].notna()][:1]
         rows.loc[chosen] = change(rows.loc[chosen])
-        return run.variant(transfers=rows)
+        return with_jobs(run, rows)
 
     return forge
+
+
+def a_load_that_is_no_job(run: Records) -> Records:
+    """A load that is a copy which its pass waits for."""
+    copies = run.copies[run.copies["direction"] == IN].iloc[[2]]
+    return of(IN, lambda row: row.iloc[:0])(run).variant(transfers=copies)
 
 
 def another(row: pd.DataFrame) -> pd.DataFrame:
@@ -115,15 +124,15 @@ FORGERIES: dict[str, tuple[Forgery, str]] = {
     ),
     "a store that a pass waits for": (
         of(OUT, lambda r: r.assign(awaited_step=r["step"] + 3), place=5),
-        "transfers.awaited_step",
+        "offload_jobs.awaited_step",
     ),
     "a wait for a store is left out": (
         of_awaited(with_(awaited_step=math.nan)),
-        "transfers.awaited_step",
+        "offload_jobs.awaited_step",
     ),
     "a later pass waits for a store": (
         of_awaited(lambda r: r.assign(awaited_step=r["awaited_step"] + 1)),
-        "transfers.awaited_step",
+        "offload_jobs.awaited_step",
     ),
     "a load is left out": (of(IN, lambda row: row.iloc[:0]), "batch.loaded_tokens"),
     "a load of another request": (of(IN, with_(request_id="0")), "batch.loaded_tokens"),
@@ -134,9 +143,12 @@ FORGERIES: dict[str, tuple[Forgery, str]] = {
         "decisions",
     ),
     "a load before its preemption": (of(IN, with_(step=0)), "decisions"),
-    "a load of fewer bytes": (of(IN, lambda r: r.assign(bytes=r["bytes"] // 2)), "transfers.bytes"),
+    "a load of fewer bytes": (
+        of(IN, lambda r: r.assign(bytes=r["bytes"] // 2)),
+        "offload_jobs.bytes",
+    ),
     "a load that counts as loaded": (of(IN, with_(loaded_blocks=1)), "job_malformed"),
-    "a load that is no job": (of(IN, with_(job=None)), "job_malformed"),
+    "a load that is no job": (a_load_that_is_no_job, "transfers.rows"),
     "a load that is learned of after its request runs": (
         of(IN, lambda r: r.assign(arrived_step=r["arrived_step"] + 1)),
         "decisions",
@@ -163,20 +175,19 @@ FORGERIES: dict[str, tuple[Forgery, str]] = {
     ),
     "a store of more loaded blocks than it has": (
         of(OUT, lambda r: r.assign(loaded_blocks=r["blocks"] + 1)),
-        "transfers.loaded_blocks",
+        "offload_jobs.loaded_blocks",
     ),
     "no store was loaded": (
-        lambda run: run.variant(
-            transfers=run.transfers.assign(
-                loaded_blocks=run.transfers["loaded_blocks"].where(
-                    run.transfers["loaded_blocks"].isna(), 0
-                )
-            )
+        lambda run: with_jobs(
+            run,
+            run.jobs.assign(
+                loaded_blocks=run.jobs["loaded_blocks"].where(run.jobs["loaded_blocks"].isna(), 0)
+            ),
         ),
-        "transfers.loaded_blocks",
+        "offload_jobs.loaded_blocks",
     ),
     "no store at all": (
-        lambda run: run.variant(transfers=run.transfers[run.transfers["direction"] == IN]),
+        lambda run: with_jobs(run, run.loaded),
         "decisions",
     ),
     "a store before it was ordered": (
@@ -191,7 +202,10 @@ FORGERIES: dict[str, tuple[Forgery, str]] = {
         lambda run: run.variant(steps=run.steps.assign(load_wait_s=(run.steps["step"] == 1) * 1.0)),
         "load_wait_wrong",
     ),
-    "copies at another speed": (scaled("transfers", 1.01, "copy_s", "end_s"), "modeled_time_wrong"),
+    "copies at another speed": (
+        scaled("offload_jobs", 1.01, "copy_s", "end_s"),
+        "modeled_time_wrong",
+    ),
 }
 
 
@@ -208,7 +222,7 @@ def test_native_stores_no_outputs(runs: dict[str, Records]) -> None:
     ends = (rows["first_block"] + rows["blocks"]) * run.block_size
     assert (ends <= rows["prompt_tokens"]).all()
     last = rows.index[0]
-    more = run.transfers.copy()
+    more = run.jobs.copy()
     row = more.index[more["job"] == rows.loc[last, "job"]][0]
     more.loc[row, "first_block"] = rows.loc[last, "prompt_tokens"] // run.block_size
-    assert "decisions" in noticed(run.variant(transfers=more))
+    assert "decisions" in noticed(with_jobs(run, more))

@@ -19,8 +19,7 @@ from kvscope.plan.grid import expand
 from kvscope.run.recorder import RepeatContext, replay
 from kvscope.run.serving import serve
 from kvscope.workload.requests import Request
-
-from .conftest import ROOT, Silent
+from tests.engine.conftest import ROOT, Silent
 
 BLOCK_SIZE, HOST_BLOCKS = 32, 512
 ENGINE = {"max_model_len": 1024, "max_num_batched_tokens": 1024, "max_num_seqs": 16}
@@ -83,13 +82,13 @@ def by_hand(asked: Experiment, served: list[Request], prompt_only: bool) -> dict
     from vllm import LLM, SamplingParams
     from vllm.v1.kv_offload.base import OffloadingWorker
 
-    from kvscope.engine.vllm.connectors.native_worker import HostWorker
+    from kvscope_connectors.worker import HostWorker
 
     found: Counter[str] = Counter()
     connector = {
         "cpu_bytes_to_use": HOST_BLOCKS * asked.block_bytes,
         "spec_name": "HostOffloadingSpec",
-        "spec_module_path": "kvscope.engine.vllm.connectors.native_worker",
+        "spec_module_path": "kvscope_connectors.worker",
         "offload_prompt_only": prompt_only,
     }
     assert issubclass(HostWorker, OffloadingWorker)

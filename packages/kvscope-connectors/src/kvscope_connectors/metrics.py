@@ -4,47 +4,52 @@ Where vLLM has a metric of the same, its name stands in the formula.
 """
 
 import math
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from kvscope.analyse.metric import metric
-from kvscope.analyse.run_view import RunView
+from kvscope.api.metrics import metric
+
+if TYPE_CHECKING:  # which metrics there are is known before what runs are read with
+    from kvscope.api.runs import RunView
 
 
-@metric("B", "Bytes stored", display="GB", optional=True)
-def offload_stored_bytes(records: RunView) -> float:
-    """ΣT.bytes of jobs with direction `out`: vLLM's `vllm:kv_offload_store_bytes`"""
+@metric.metric("B", "Bytes stored", display="GB", optional=True, order=511)
+def offload_stored_bytes(records: "RunView") -> float:
+    """ΣJ.bytes of jobs with direction `out`: vLLM's `vllm:kv_offload_store_bytes`"""
     return math.fsum(records.stored["bytes"])
 
 
-@metric("B", "Bytes stored and never loaded", better=-1, display="GB", optional=True)
-def offload_unused_bytes(records: RunView) -> float:
-    """ΣT.bytes · (1 − T.loaded_blocks / T.blocks) of jobs with direction `out`"""
+@metric.metric(
+    "B", "Bytes stored and never loaded", better=-1, display="GB", optional=True, order=512
+)
+def offload_unused_bytes(records: "RunView") -> float:
+    """ΣJ.bytes · (1 − J.loaded_blocks / J.blocks) of jobs with direction `out`"""
     rows = records.stored
     unused = 1 - rows["loaded_blocks"].astype(float) / rows["blocks"]
     return math.fsum(rows["bytes"] * unused)
 
 
-@metric("B", "Bytes loaded", display="GB", optional=True)
-def offload_loaded_bytes(records: RunView) -> float:
-    """ΣT.bytes of jobs with direction `in`: vLLM's `vllm:kv_offload_load_bytes`"""
+@metric.metric("B", "Bytes loaded", display="GB", optional=True, order=513)
+def offload_loaded_bytes(records: "RunView") -> float:
+    """ΣJ.bytes of jobs with direction `in`: vLLM's `vllm:kv_offload_load_bytes`"""
     return math.fsum(records.loaded["bytes"])
 
 
-@metric("s", "Stores", optional=True)
-def offload_store_s(records: RunView) -> float:
-    """ΣT.copy_s of jobs with direction `out`: vLLM's `vllm:kv_offload_store_time`"""
+@metric.metric("s", "Stores", optional=True, order=514)
+def offload_store_s(records: "RunView") -> float:
+    """ΣJ.copy_s of jobs with direction `out`: vLLM's `vllm:kv_offload_store_time`"""
     return math.fsum(records.stored["copy_s"])
 
 
-@metric("s", "Loads", optional=True)
-def offload_load_s(records: RunView) -> float:
-    """ΣT.copy_s of jobs with direction `in`: vLLM's `vllm:kv_offload_load_time`"""
+@metric.metric("s", "Loads", optional=True, order=515)
+def offload_load_s(records: "RunView") -> float:
+    """ΣJ.copy_s of jobs with direction `in`: vLLM's `vllm:kv_offload_load_time`"""
     return math.fsum(records.loaded["copy_s"])
 
 
-@metric("tokens", "Tail tokens recomputed", better=-1, optional=True)
-def offload_tail_tokens(records: RunView) -> float:
+@metric.metric("tokens", "Tail tokens recomputed", better=-1, optional=True, order=516)
+def offload_tail_tokens(records: "RunView") -> float:
     """ΣP.recomputed_tokens over resumptions that vLLM's offloading loaded blocks for"""
     rows = records.preemptions
     resumed = rows[rows["event"] == "resume"]
@@ -53,30 +58,30 @@ def offload_tail_tokens(records: RunView) -> float:
     return float(resumed.merge(loaded, on=["request_id", "step"])["recomputed_tokens"].sum())
 
 
-@metric("s", "Waiting for loads", better=-1, optional=True)
-def offload_wait_s(records: RunView) -> float:
-    """Σ(S.start_s of the pass that a load serves − T.ordered_s): requests hold their blocks, and
+@metric.metric("s", "Waiting for loads", better=-1, optional=True, order=517)
+def offload_wait_s(records: "RunView") -> float:
+    """Σ(S.start_s of the pass that a load serves − J.ordered_s): requests hold their blocks, and
     are in no pass
     """
     rows = served_loads(records)
     return math.fsum(rows["served_s"] - rows["ordered_s"])
 
 
-@metric("s", "Every request waits for copies", better=-1, optional=True)
-def offload_idle_s(records: RunView) -> float:
+@metric.metric("s", "Every request waits for copies", better=-1, optional=True, order=518)
+def offload_idle_s(records: "RunView") -> float:
     """ΣS.load_wait_s: there is no pass, as every request waits for copies"""
     if records.record.recorded:
         return math.nan
     return math.fsum(records.steps["load_wait_s"].astype(float).fillna(0))
 
 
-@metric("stores", "Stores that a pass waits for", better=-1, optional=True)
-def offload_awaited_stores(records: RunView) -> float:
-    """rows of T with `awaited_step`: the pass gives their blocks away, and waits if they go on"""
+@metric.metric("stores", "Stores that a pass waits for", better=-1, optional=True, order=519)
+def offload_awaited_stores(records: "RunView") -> float:
+    """rows of J with `awaited_step`: the pass gives their blocks away, and waits if they go on"""
     return float(records.stored["awaited_step"].notna().sum())
 
 
-def served_loads(records: RunView) -> pd.DataFrame:
+def served_loads(records: "RunView") -> pd.DataFrame:
     """The loads of a repeat, with `served_s`, the start of the pass that began with them."""
     if records.loaded.empty:
         return records.loaded.assign(served_s=pd.Series(dtype=float))

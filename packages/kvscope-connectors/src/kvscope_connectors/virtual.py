@@ -11,16 +11,15 @@ Where the host copies by itself, it does so in the same order, and knows at once
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
+    OffloadingConnectorMetadata,
+)
 from vllm.v1.outputs import KVConnectorOutput
 
-from kvscope.copies import IN, OUT, VIRTUAL_CLOCK
-from kvscope.engine.vllm.connectors.native import Copied, NativeOrders, NativeReport
-
-if TYPE_CHECKING:
-    from kvscope.engine.devices.virtual.clock import VirtualClock
-    from kvscope.engine.devices.virtual.costs import Costs
+from kvscope.api.tables import copies
+from kvscope.api.vllm import connectors
+from kvscope_connectors.reports import Copied, NativeReport
 
 
 @dataclass(frozen=True)
@@ -31,32 +30,33 @@ class Submitted:
     loads: str | None
 
 
-class VirtualOffloading:
+class VirtualOffloading(connectors.VirtualWorker):
     """The copies of one engine's jobs on its virtual clock."""
 
-    def __init__(self, clock: "VirtualClock", costs: "Costs") -> None:
-        self._clock, self._costs = clock, costs
+    def __init__(self, link: connectors.Link) -> None:
+        super().__init__(link)
+        self._clock, self._costs = link.clock, link.costs
         self._deferred: dict[int, int] = {}  # stores of the last pass, and their blocks
         self._submitted: dict[int, Submitted] = {}
-        self._free_ns = {OUT: 0, IN: 0}  # when each queue is empty
+        self._free_ns = {copies.OUT: 0, copies.IN: 0}  # when each queue is empty
         self._polled_ns = 0  # when the host asked which jobs have ended
 
-    def before_pass(self, orders: NativeOrders) -> None:
+    def before_pass(self, orders: OffloadingConnectorMetadata) -> None:
         """Submit the stores of the last pass, and wait for those that this one needs ended."""
         flushed = orders.jobs_to_flush or set()
         stores = {number: len(job.src_spec.block_ids) for number, job in orders.store_jobs.items()}
         self._deferred |= {number: stores.pop(number) for number in flushed & stores.keys()}
         for number, blocks in self._deferred.items():
-            self._submit(number, blocks, OUT)
+            self._submit(number, blocks, copies.OUT)
         for number in flushed & self._submitted.keys():
             self._advance_to(self._submitted[number].copied.end_ns)
         self._deferred = stores
         self._polled_ns = self._clock.now_ns()
 
-    def after_pass(self, orders: NativeOrders, empty: bool) -> KVConnectorOutput:
+    def after_pass(self, orders: OffloadingConnectorMetadata, empty: bool) -> KVConnectorOutput:
         """Submit the loads of the pass, and say which jobs have ended."""
         for number, job in orders.load_jobs.items():
-            self._submit(number, len(job.dst_spec.block_ids), IN, job.req_id)
+            self._submit(number, len(job.dst_spec.block_ids), copies.IN, job.req_id)
         if self._costs.host_copies or empty:
             self._polled_ns = self._clock.now_ns()
         if empty and self._submitted and not self._ended():
@@ -71,7 +71,7 @@ class VirtualOffloading:
         self._free_ns[direction] = end_ns
         moved = blocks * self._costs.block_bytes
         copied = Copied(
-            number, moved, start_ns, end_ns, partial(float, seconds), clock=VIRTUAL_CLOCK
+            number, moved, start_ns, end_ns, partial(float, seconds), clock=copies.VIRTUAL_CLOCK
         )
         self._submitted[number] = Submitted(copied, loads)
         if self._costs.host_copies:

@@ -6,7 +6,7 @@ import torch
 from vllm.v1.kv_offload.base import OffloadingWorker, TransferResult
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
-from kvscope.engine.vllm.connectors.copies import PerBlock, host_planes
+from kvscope.api.vllm import connectors
 
 
 class HostWorker(OffloadingWorker):
@@ -17,8 +17,8 @@ class HostWorker(OffloadingWorker):
 
     def __init__(self, tensors: list[torch.Tensor], blocks: int) -> None:
         self.cache = [tensor.view(torch.uint8) for tensor in tensors]
-        self.host, self.host_memory = host_planes(self.cache, blocks, pinned=True)
-        self._copies = PerBlock()
+        self.host, self.host_memory = connectors.host_planes(self.cache, blocks, pinned=True)
+        self._copies = connectors.PerBlock()
         self._done: list[TransferResult] = []
 
     def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:

@@ -1,0 +1,1 @@
+"""Overflow policies on vLLM's own KV connectors: `native` and `native_full`."""

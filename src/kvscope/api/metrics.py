@@ -1,0 +1,8 @@
+"""Metrics of a run, which a package registers.
+
+- `metric`: a `Metric`, a number of one repeat of a run, which its own `metric` makes of a function
+"""
+
+from kvscope.analyse import metric
+
+__all__ = ["metric"]
