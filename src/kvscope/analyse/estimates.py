@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope.analyse.metric import is_of_time
-from kvscope.analyse.metrics import BY_NAME
+from kvscope.analyse.metrics import metrics_by_name
 from kvscope.analyse.statistics import (
     UNKNOWN,
     Estimate,
@@ -162,7 +162,7 @@ class Estimates:
         if len(campaigns) > 1 or key not in self._rows:
             return None
         if key not in self._in_campaign:
-            errors = BY_NAME[metric].uncertainty if metric in BY_NAME else None
+            errors = metrics_by_name()[metric].uncertainty if metric in metrics_by_name() else None
             own = self._rows.get((key[0], errors.name)) if errors else None
             self._in_campaign[key] = _InCampaign(self._rows[key], own)
         found = self._in_campaign[key]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # imports this module
     from kvscope.analyse.run_view import RunView
 
 GROUP = "kvscope.metric"
+LAST = 1000  # place of a package's metric that names none
 
 
 # The unit in which values of a unit are displayed, where a measure names none.
@@ -73,16 +74,18 @@ class Metric(Measure):
     """A metric of one repeat.
 
     `of` computes the value, in `unit`, from the records of a repeat, NaN where
-    it is undefined; `uncertainty` is the metric of the method's error. `needs_all` names what must
-    be traced in full for a metric of KV events. A `modeled_interval` of a modeled run comes from
-    fits of its hardware's numbers: they decide the value, and it is quickly computed from passes,
-    requests and preemptions.
+    it is undefined; `uncertainty` is the metric of the method's error. A `modeled_interval` of a
+    modeled run comes from fits of its hardware's numbers: they decide the value, and it is quickly
+    computed from passes, requests and preemptions. A metric that does not need passes may be
+    defined of published kernels, which have none. `order` is the place of a package's metric in the
+    `metrics` table, after kvscope's own.
     """
 
     of: "Callable[[RunView], float]"
     uncertainty: "Metric | None" = None
-    needs_all: str = ""
     modeled_interval: bool = False
+    needs_passes: bool = field(default=True, kw_only=True)
+    order: int = field(default=LAST, kw_only=True)
 
     def __call__(self, records: "RunView") -> float:
         """The metric's value for one repeat, in `unit`."""
@@ -128,8 +131,9 @@ def metric(
 
 
 def plugin_metrics() -> list[Metric]:
-    """The metrics of other packages; BadInput as for `plugins.load`."""
-    return [plugins.load(GROUP, name, Metric) for name in plugins.names(GROUP)]
+    """The metrics of other packages, by order and name; BadInput as for `plugins.load`."""
+    found = (plugins.load(GROUP, name, Metric) for name in plugins.names(GROUP))
+    return sorted(found, key=lambda metric: metric.order)
 
 
 def origin_of(metric: Metric) -> str | None:

@@ -1,7 +1,9 @@
 """The registry of metrics: kvscope's own, in the order of tables, and those of other packages."""
 
-from kvscope.analyse import access_metrics, offloading, overhead, waste_metrics
+import functools
+
 from kvscope.analyse import cache_metrics as cache
+from kvscope.analyse import offloading, overhead, waste_metrics
 from kvscope.analyse import serving_metrics as serving
 from kvscope.analyse.metric import Metric, plugin_metrics
 from kvscope.passes import DECODE, MIXED, PREFILL
@@ -67,8 +69,16 @@ OWN: tuple[Metric, ...] = (
     *waste_metrics.METRICS,
     serving.stalled_passes,
     serving.stall_time_s,
-    *access_metrics.METRICS,
 )
-METRICS = (*OWN, *plugin_metrics())
 
-BY_NAME: dict[str, Metric] = {metric.name: metric for metric in METRICS}
+
+@functools.cache
+def all_metrics() -> tuple[Metric, ...]:
+    """All metrics, in the order of tables; BadInput if a package's cannot be loaded."""
+    return (*OWN, *plugin_metrics())
+
+
+@functools.cache
+def metrics_by_name() -> dict[str, Metric]:
+    """All metrics by name; BadInput as for `all_metrics`."""
+    return {metric.name: metric for metric in all_metrics()}

@@ -1,6 +1,6 @@
 """Metrics of a study, computed from the `metrics` tables of its experiments.
 
-docs/METRICS.md defines them under 'Study level'. The report computes them.
+docs/all_metrics().md defines them under 'Study level'. The report computes them.
 """
 
 import json
@@ -8,13 +8,14 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pandas as pd
 
 from kvscope.analyse.estimates import Estimates, ExperimentMetrics
 from kvscope.analyse.metric import Measure
-from kvscope.analyse.metrics import METRICS
+from kvscope.analyse.metrics import all_metrics
 from kvscope.analyse.statistics import UNKNOWN, Estimate
 from kvscope.plan.parts import CacheSettings
 
@@ -187,8 +188,14 @@ STUDY_METRICS = (
     ),
 )
 
-MEASURES: dict[str, Measure] = {one.name: one for one in (*METRICS, *STUDY_METRICS)}
-"""All metrics, those of other packages and those of studies too, by name."""
 
-COLUMNS = sorted((one for one in MEASURES.values() if one.column), key=lambda one: one.column)
-"""Those that are columns of tables, in order."""
+@cache
+def measures() -> dict[str, Measure]:
+    """All metrics, those of other packages and those of studies too, by name."""
+    return {one.name: one for one in (*all_metrics(), *STUDY_METRICS)}
+
+
+@cache
+def column_measures() -> list[Measure]:
+    """The metrics that are columns of tables, in order."""
+    return sorted((m for m in measures().values() if m.column), key=lambda m: m.column)

@@ -1,6 +1,7 @@
 """The tables of a run and its run.json, and the words that they hold.
 
-- `tables`: a `Table` by its name in upper case, `HOST_TABLES`, `to_arrow`, `write`
+- `tables`: a `Table` by its name in upper case, `HOST_TABLES`; `to_arrow`, `write`, `read`,
+  `check_file`
 - `evidence`, what a run has: `ALL` kinds, among them `PASSES`, `CLOCK`, `ORDER`, `STALLS` and
   `KV_GROUPS`; `of_recording`, what the records of a server hold
 - `runfile`, run.json: `read_record` and `write_run`, `file_records`, `is_complete`, `run_sha256`;
@@ -9,7 +10,8 @@
 - `actions`: `Action`, and `action` of a name; `RECOMPUTE` and `SWAP`
 - `copies`: `DIRECTIONS`, `IN` and `OUT`; kinds of transfers, `KV` and `INPUTS`;
   clocks of copies, `LOG` and `VIRTUAL_CLOCK`
-- `passes`: phases, `PREFILL`, `DECODE` and `MIXED`, all in `PASS_PHASES`
+- `passes`: phases, `PREFILL`, `DECODE` and `MIXED`, all in `PASS_PHASES`; `phase_of_requests` in a
+  pass
 - `kv_events`: kinds of accesses by code, `K_READ`, `V_READ`, `K_WRITE`, `V_WRITE`, with their names
   in `KINDS`; of a flush its kernels `WRITE` and `ATTENTION`, its `COLUMNS` and `COLUMNS_VERSION`,
   and `ALL_HEADS`; a kernel's `RECORD` of an access, with `RECORD_ALL_HEADS`; `VIRTUAL_CLOCK`

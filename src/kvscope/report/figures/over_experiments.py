@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope.analyse.metric import Measure
-from kvscope.analyse.study_metrics import MEASURES
+from kvscope.analyse.study_metrics import measures
 from kvscope.plan.figures import Axes
 from kvscope.quantities import plural
 from kvscope.report.axes import (
@@ -71,7 +71,7 @@ class Panel:
     @property
     def measures(self) -> tuple[Measure, ...]:
         """The declarations of the panel's metrics."""
-        return tuple(MEASURES[name] for name in self.metrics)
+        return tuple(measures()[name] for name in self.metrics)
 
 
 def over_experiments(
@@ -123,7 +123,7 @@ def over_experiments(
         return draw(study, axes, [Panel(title, (above_all,))])
 
     first = next(panel.measures for panel in panels if above_all in panel.metrics)
-    lead_drawing = Lead(MEASURES[above_all], by_grid(draw_lead), first)
+    lead_drawing = Lead(measures()[above_all], by_grid(draw_lead), first)
     return Figure(title, caption, by_grid(draw), order, ROW_EACH, lead=lead_drawing)
 
 

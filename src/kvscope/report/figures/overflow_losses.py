@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.analyse.study_metrics import MEASURES
+from kvscope.analyse.study_metrics import measures
 from kvscope.plan.figures import Axes
 from kvscope.quantities import plural
 from kvscope.report import theme
@@ -36,7 +36,7 @@ from kvscope.report.words import signed_percent
 
 POLICY, SEED = "overflow", "seed"
 NOT_SAID = (SEED, "device.constants.pinned_out_bytes_per_s")  # it goes with the other direction's
-THROUGHPUT, MAKESPAN = MEASURES["throughput_tokens_per_s"], MEASURES["makespan_s"]
+THROUGHPUT, MAKESPAN = measures()["throughput_tokens_per_s"], measures()["makespan_s"]
 IDLE = "nothing runs, while loads are awaited"
 MORE = "more passes, with fewer requests in each"
 LONGER = "passes that take longer"

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope.analyse.metric import Measure
-from kvscope.analyse.study_metrics import MEASURES
+from kvscope.analyse.study_metrics import measures
 from kvscope.plan.figures import Axes
 from kvscope.report import theme
 from kvscope.report.axes import Place, PlacesOfKey, rows, x_words
@@ -33,8 +33,8 @@ from kvscope.report.words import (
     estimate_text,
 )
 
-THROUGHPUT = MEASURES["throughput_tokens_per_s"]
-LATENCIES = (MEASURES["ttft_mean_s"], MEASURES["itl_mean_s"])
+THROUGHPUT = measures()["throughput_tokens_per_s"]
+LATENCIES = (measures()["ttft_mean_s"], measures()["itl_mean_s"])
 HEIGHT, LABEL_PX = 190, 62
 NARROWEST = 180  # pixels of a plot on the page: names that fit there fit everywhere
 NAME_PX = 10  # height of a name

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope.analyse.estimates import Ratio
-from kvscope.analyse.study_metrics import MEASURES
+from kvscope.analyse.study_metrics import measures
 from kvscope.plan.figures import Axes
 from kvscope.quantities import join_words
 from kvscope.report import theme
@@ -31,7 +31,7 @@ from kvscope.report.not_modeled import WITHOUT, is_ample, lacks_submission
 from kvscope.report.words import percent, setting_words, signed_percent
 
 POLICY = "overflow"
-THROUGHPUT = MEASURES["throughput_tokens_per_s"]
+THROUGHPUT = measures()["throughput_tokens_per_s"]
 TIE, AMPLE = "none is better", "not modeled"
 MARK = "*"  # of a number that lacks the host's time
 CELL_PX, LABEL_PX, COLUMNS = 26, 130, 2

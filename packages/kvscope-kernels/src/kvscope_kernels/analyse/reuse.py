@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse.events import Events
-from kvscope.arraytypes import Bools, Int64s, Ints
+from kvscope_kernels.analyse.events import Events
+from kvscope_kernels.arraytypes import Bools, Int64s, Ints
 
 
 @dataclass(frozen=True)

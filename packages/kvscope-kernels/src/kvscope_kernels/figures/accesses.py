@@ -8,11 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from kvscope.analyse.events import Events
-from kvscope.events import KINDS
-from kvscope.quantities import plural
-from kvscope.report.data import ReportedRun, StudyData
-from kvscope.report.figures.figure import Spec, colours, number, text
+from kvscope.api.figures import charts
+from kvscope.api.sections import ReportedRun, StudyData
+from kvscope.api.tables import kv_events
+from kvscope.api.words import quantities
+from kvscope_kernels.analyse.access import KvTrace, trace_to_draw
+from kvscope_kernels.analyse.events import Events
 
 MICROSECOND = 1e-3
 GAP = 0.03  # between requests, of all blocks
@@ -21,7 +22,7 @@ PALE = 0.45  # V beside K
 MOST_NAMES = 12  # requests in a legend
 OUTLINE_PX = 1.3  # without it, a thin lane could not be seen
 LANE = 0.9  # of a block's height
-KIND_WORDS = [f"{name[0].upper()} {name[2:]}" for name in KINDS]
+KIND_WORDS = [f"{name[0].upper()} {name[2:]}" for name in kv_events.KINDS]
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,9 @@ class Stack:
         for n in self.order:
             middle = round(float(self.first[n] + self.blocks[n] / 2), 3)
             if not found or middle - max(found) > APART * self.top:
-                found[middle] = f"request {self.names[n]}: {plural(int(self.blocks[n]), 'block')}"
+                found[middle] = (
+                    f"request {self.names[n]}: {quantities.plural(int(self.blocks[n]), 'block')}"
+                )
         return found
 
 
@@ -63,9 +66,10 @@ def stack_of(events: Events) -> Stack:
     return Stack(events.requests, first, blocks)
 
 
-def traced_runs(study: StudyData) -> list[ReportedRun]:
-    """The complete experiments that have KV events."""
-    return [run for run in study.complete if run.repeats and run.trace]
+def traced_runs(study: StudyData) -> list[tuple[ReportedRun, KvTrace]]:
+    """The complete experiments that have KV events, each with those of its first repeat."""
+    runs = [(run, trace_to_draw(run)) for run in study.complete if run.repeats]
+    return [(run, trace.of_repeat(run.repeats[0])) for run, trace in runs if trace]
 
 
 def access_table(events: Events, origin_ns: int) -> pd.DataFrame:
@@ -102,22 +106,27 @@ def lane_height(events: Events) -> float:
 
 
 TOOLTIP = [
-    text("access"),
-    text("request"),
-    number("position", title="block of the request"),
-    number("block", title="block of the cache"),
-    number("head", title="KV head"),
-    number("offset", title="first token in the block"),
-    number("tokens"),
-    number("start", title="start (µs)", format=",.3f"),
-    number("ns", title="duration (ns)", format=","),
-    number("worker"),
+    charts.text("access"),
+    charts.text("request"),
+    charts.number("position", title="block of the request"),
+    charts.number("block", title="block of the cache"),
+    charts.number("head", title="KV head"),
+    charts.number("offset", title="first token in the block"),
+    charts.number("tokens"),
+    charts.number("start", title="start (µs)", format=",.3f"),
+    charts.number("ns", title="duration (ns)", format=","),
+    charts.number("worker"),
 ]
 
 
 def access_chart(
-    stack: Stack, height: float, x: Spec, y: Spec, physical: bool = False, shortest_us: float = 0.0
-) -> Spec:
+    stack: Stack,
+    height: float,
+    x: charts.Spec,
+    y: charts.Spec,
+    physical: bool = False,
+    shortest_us: float = 0.0,
+) -> charts.Spec:
     """A bar an access, by block of the request or, if `physical`, by block of the cache.
 
     An access shorter than `shortest_us` is drawn that long.
@@ -138,19 +147,19 @@ def access_chart(
         "transform": [{"calculate": how, "as": name} for name, how in calculated.items()],
         "mark": {"type": "rect", "clip": True, "strokeWidth": OUTLINE_PX},
         "encoding": {
-            "x": number("start", **x),
+            "x": charts.number("start", **x),
             "x2": {"field": "end"},
-            "y": number("bottom", scale=span, **y),
+            "y": charts.number("bottom", scale=span, **y),
             "y2": {"field": "top"},
-            "color": text("request", scale=colours(requests), legend=shown),
-            "stroke": text("request", scale=colours(requests), legend=None),
+            "color": charts.text("request", scale=charts.colours(requests), legend=shown),
+            "stroke": charts.text("request", scale=charts.colours(requests), legend=None),
             "opacity": {"condition": {"test": "datum.kind % 2 == 0", "value": 1}, "value": PALE},
             "tooltip": TOOLTIP,
         },
     }
 
 
-def request_axis(stack: Stack) -> Spec:
+def request_axis(stack: Stack) -> charts.Spec:
     """An axis that names the requests at the middle of their blocks."""
     labels = stack.labels()
     words = json.dumps({f"{middle:.3f}": name for middle, name in labels.items()})

@@ -7,24 +7,24 @@ from itertools import pairwise
 import pytest
 
 from kvscope import tables
-from kvscope.analyse.events import read_events, traced_parts
 from kvscope.collect.timeline.access_slices import FirstAccesses, read_accesses
 from kvscope.collect.timeline.intervals import write_timeline
 from kvscope.collect.timeline.perfetto import write_perfetto
 from kvscope.report.circumstances import circumstances
-from kvscope.report.figures import access_gaps, access_pattern, kv_accesses
-from kvscope.report.figures.accesses import stack_of
-from kvscope.report.figures.kv_accesses import passes_and_layers
 from kvscope.report.figures.registry import draw_figure
 from kvscope.report.findings import findings
 from kvscope.report.load import load
 from kvscope.report.render import specification
 from kvscope.results import Run
-
-from .kv_access_fixture import Served, write_traced_run
-from .marks import draw
-from .report_fixture import Fake, write_study
-from .test_collect_perfetto import packets_of, slices_of, tracks_of
+from kvscope_kernels.analyse.access import trace_to_draw
+from kvscope_kernels.analyse.events import read_events, traced_parts
+from kvscope_kernels.figures import access_gaps, access_pattern, kv_accesses
+from kvscope_kernels.figures.accesses import stack_of
+from kvscope_kernels.figures.kv_accesses import passes_and_layers
+from tests.unit.kv_access_fixture import Served, write_traced_run
+from tests.unit.marks import draw
+from tests.unit.report_fixture import Fake, write_study
+from tests.unit.test_collect_perfetto import packets_of, slices_of, tracks_of
 
 OF_EVENTS = ("access_pattern", "access_gaps", "access_metrics", "kv_accesses")
 
@@ -45,6 +45,13 @@ def study(results):
 @pytest.fixture(scope="module")
 def run(study):
     return study.runs[0]
+
+
+@pytest.fixture(scope="module")
+def path(run):
+    trace = trace_to_draw(run)
+    assert trace
+    return trace.path
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +84,8 @@ def test_every_access_of_the_first_passes_is_drawn_from_its_start_to_its_end(stu
     assert any("accesses are drawn as one" in remark for remark in drawing.remarks)
 
 
-def test_blocks_of_different_requests_never_stand_at_the_same_height(run, events):
-    stack = stack_of(read_events(run.trace.path, 0))
+def test_blocks_of_different_requests_never_stand_at_the_same_height(path, events):
+    stack = stack_of(read_events(path, 0))
     blocks = {name: int(count) for name, count in zip(stack.names, stack.blocks, strict=True)}
     assert [blocks[name] for name in ("0", "1", "2", "3")] == [2, 22, 2, 57]
     ends = [(stack.first[n], stack.first[n] + stack.blocks[n]) for n in stack.order]
@@ -152,8 +159,8 @@ def test_the_page_has_every_event_of_the_passes_it_shows(study, run, events):
         assert sorted(frame["ns"]) == sorted(own["end_ns"] - own["start_ns"])
 
 
-def test_passes_are_kept_whole_as_long_as_they_fit(run):
-    parts = traced_parts(run.trace.path, 0)
+def test_passes_are_kept_whole_as_long_as_they_fit(path):
+    parts = traced_parts(path, 0)
     everything = int(parts["events"].sum())
     assert passes_and_layers(parts, everything) == ([0, 1, 2, 3, 4], [0, 1, 2, 3])
     assert passes_and_layers(parts, everything - 1) == ([0, 1, 2, 3, 4], [0, 3])

@@ -10,11 +10,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kvscope import tables
-from kvscope.arraytypes import Bools, Int64s, Ints
-from kvscope.errors import BadInput
-from kvscope.events import KINDS, V_READ
-from kvscope.passes import phase_of_requests
+from kvscope.api.errors import BadInput
+from kvscope.api.tables import kv_events, passes, tables
+from kvscope_kernels.arraytypes import Bools, Int64s, Ints
 
 NONE = -1  # stands for null: no request of the batch, all heads at once
 BATCH_EVENTS = 2_000_000
@@ -24,7 +22,7 @@ BATCH_EVENTS = 2_000_000
 class Events:
     """Columns of `kv_events` in the order of passes, one value an event.
 
-    `request` is an index into `requests`, `kind` one into `kvscope.events.KINDS`; NONE is null.
+    `request` is an index into `requests`, `kind` one into `KINDS`; NONE is null.
     """
 
     requests: tuple[str, ...]
@@ -51,7 +49,7 @@ class Events:
     @property
     def reads(self) -> Bools:
         """Which events are reads."""
-        return self.kind <= V_READ
+        return self.kind <= kv_events.V_READ
 
     def batches(self, size: int = BATCH_EVENTS) -> Iterator["Events"]:
         """The events in batches of whole passes with about `size` events, or of one larger pass."""
@@ -87,7 +85,7 @@ def read_events(
     found = _read(path, columns=names, filters=wanted, read_dictionary=list(_TEXTS.values()))
     requests, request = _codes(found["request_id"])
     kinds, kind = _codes(found["kind"])
-    place = np.array([KINDS.index(name) for name in kinds], np.int8)
+    place = np.array([kv_events.KINDS.index(name) for name in kinds], np.int8)
     columns = {name: _numbers(found[name]) for name in COLUMNS if name not in _TEXTS}
     events = Events(requests=requests, request=request, kind=place[kind], **columns)
     ordered = bool((events.step[1:] >= events.step[:-1]).all())
@@ -112,7 +110,7 @@ def phases_of(parts: pd.DataFrame) -> dict[int, str]:
     found: dict[int, set[str]] = {}
     for step, phase in zip(parts["step"].tolist(), parts["phase"].tolist(), strict=True):
         found.setdefault(step, set()).add(phase)
-    return {step: phase_of_requests(phases) for step, phases in found.items()}
+    return {step: passes.phase_of_requests(phases) for step, phases in found.items()}
 
 
 def _read(path: Path, **how: Any) -> pa.Table:

@@ -6,16 +6,13 @@ from functools import lru_cache
 
 import pandas as pd
 
-from kvscope.analyse.access import KvTrace
-from kvscope.analyse.events import read_events
-from kvscope.analyse.reuse import Reuses, reuses_of
-from kvscope.copies import IN, KV
-from kvscope.plan.figures import Axes
-from kvscope.report.data import ReportedRun, StudyData
-from kvscope.report.figures.accesses import traced_runs
-from kvscope.report.figures.distribution import Distribution, distribution
-from kvscope.report.figures.figure import Drawing, Figure, number, text
-from kvscope.report.figures.lines import Lines, lines_drawing
+from kvscope.api.figures import Axes, charts, curves
+from kvscope.api.sections import ReportedRun, StudyData
+from kvscope.api.tables import copies
+from kvscope_kernels.analyse.access import KvTrace
+from kvscope_kernels.analyse.events import read_events
+from kvscope_kernels.analyse.reuse import Reuses, reuses_of
+from kvscope_kernels.figures.accesses import traced_runs
 
 MOST_LINES = 8
 MILLISECOND = 1e-6
@@ -25,7 +22,7 @@ SWAPPED_IN = {
     "data": {"name": "swaps"},
     "mark": {"type": "rule", "strokeDash": [2, 3], "strokeWidth": 1.5},
     "encoding": {
-        "tooltip": [text("line"), number("x", title="one block copied back (ms)")],
+        "tooltip": [charts.text("line"), charts.number("x", title="one block copied back (ms)")],
     },
 }
 
@@ -38,43 +35,42 @@ def reuses(trace: KvTrace) -> Reuses:
 
 def shown(study: StudyData) -> list[tuple[ReportedRun, KvTrace]]:
     """The first experiments whose every pass was traced, each with its first repeat's trace."""
-    runs = [(run, run.trace.of_repeat(run.repeats[0])) for run in traced_runs(study) if run.trace]
-    return [(run, trace) for run, trace in runs if trace.all_passes][:MOST_LINES]
+    return [(run, trace) for run, trace in traced_runs(study) if trace.all_passes][:MOST_LINES]
 
 
-def idle(trace: KvTrace) -> Distribution | None:
+def idle(trace: KvTrace) -> curves.Distribution | None:
     """Of idle times in ms; None where not all heads were traced, or nothing was reused."""
-    return distribution(reuses(trace).idle_ns * MILLISECOND) if trace.all_heads else None
+    return curves.distribution(reuses(trace).idle_ns * MILLISECOND) if trace.all_heads else None
 
 
-def distance(trace: KvTrace) -> Distribution | None:
+def distance(trace: KvTrace) -> curves.Distribution | None:
     """Of reuse distances in blocks; None where not all layers were traced."""
-    return distribution(reuses(trace).distance_blocks) if trace.all_layers else None
+    return curves.distribution(reuses(trace).distance_blocks) if trace.all_layers else None
 
 
 def swap_in_ms(run: ReportedRun) -> float:
     """Device time to copy one block, all its layers, back from the host; NaN if none was."""
     rows = run.transfers(run.repeats[0])
-    rows = rows[(rows["direction"] == IN) & (rows["kind"] == KV)]
+    rows = rows[(rows["direction"] == copies.IN) & (rows["kind"] == copies.KV)]
     blocks, seconds = float(rows["blocks"].sum()), float(rows["copy_s"].sum())
     return 1e3 * seconds / blocks if blocks and seconds else math.nan
 
 
-def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
+def draw(study: StudyData, axes: Sequence[Axes]) -> charts.Drawing | None:
     """Idle times at the left, reuse distances at the right; a line an experiment."""
     found = {IDLE: _table(study, idle), DISTANCE: _table(study, distance)}
     swaps = _swaps(study)
     more = {IDLE: (SWAPPED_IN,)} if not swaps.empty else {}
     plots = [
-        Lines(frame, title, SHARE, more=more.get(title, ()))
+        curves.Lines(frame, title, SHARE, more=more.get(title, ()))
         for title, frame in found.items()
         if not frame.empty
     ]
     data = {"swaps": swaps} if any(plot.more for plot in plots) else {}
-    return lines_drawing(plots, data) if plots else None
+    return curves.lines_drawing(plots, data) if plots else None
 
 
-def _table(study: StudyData, of: Callable[[KvTrace], Distribution | None]) -> pd.DataFrame:
+def _table(study: StudyData, of: Callable[[KvTrace], curves.Distribution | None]) -> pd.DataFrame:
     """The points of all experiments' distributions, each line from 0 % on."""
     frames = [
         one.frame().assign(line=run.label)
@@ -89,7 +85,7 @@ def _swaps(study: StudyData) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["line", "x"]).dropna()
 
 
-FIGURE = Figure(
+FIGURE = charts.Figure(
     "Idle time and reuse distance of blocks",
     "A block of one layer is idle from the end of its last access in one forward pass to its first "
     "access in the next pass that uses it; during that time it could be swapped out. Its reuse "

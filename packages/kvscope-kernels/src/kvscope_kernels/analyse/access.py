@@ -13,15 +13,12 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from kvscope import tables
-from kvscope.analyse.events import Events, read_events
-from kvscope.analyse.reuse import Bursts, Reuses, bursts_of, keys, reuses_of, starts_of
-from kvscope.analyse.run_view import RunView, kept
-from kvscope.arraytypes import Int64s
-from kvscope.events import K_READ
-from kvscope.layout import tables_directory
-from kvscope.runschema import RunRecord
-from kvscope.tables import KV_EVENTS
+from kvscope.api.runs import RunView, kept
+from kvscope.api.sections import ReportedRun
+from kvscope.api.tables import kv_events, tables
+from kvscope_kernels.analyse.events import Events, read_events
+from kvscope_kernels.analyse.reuse import Bursts, Reuses, bursts_of, keys, reuses_of, starts_of
+from kvscope_kernels.arraytypes import Int64s
 
 NANOSECOND = 1e-9
 ACCESS_FREE_SHARE = "kv_access_free_share"
@@ -86,20 +83,19 @@ class KvTrace:
         return 1 - self._summary.covered_ns / duration_ns
 
 
-def find_trace(run: Path, record: RunRecord, made: Path | None = None) -> KvTrace | None:
-    """The trace of a run's directory; None if no KV event was traced, or the run failed.
-
-    `made` is the directory of its tables, by default the one that they are written to.
+def find_trace(records: RunView) -> KvTrace | None:
+    """The trace of a whole run; None if no KV event was traced, or the run failed.
 
     A traced run has a trace even if its events were not collected; reading them then fails.
     """
-    path = (made or tables_directory(run)) / KV_EVENTS.file
-    tracing, engine = record.tracing, record.engine
-    if not record.complete or not (tracing or has_rows(path)):
+    path = records.tables_directory / tables.KV_EVENTS.file
+    tracing, engine = records.record.tracing, records.record.engine
+    if not records.record.complete or not (tracing or has_rows(path)):
         return None
     strides = (tracing.layer_stride, tracing.head_stride, tracing.step_stride) if tracing else ()
     layer, head, step = (stride == 1 for stride in strides or (1, 1, 1))
     block_bytes = (engine.block_bytes or math.nan) / (engine.layers or math.nan)
+    run = records.directory
     preemptions, hits = run / tables.PREEMPTIONS.file, run / tables.HITS.file
     found = hits if hits.exists() else None
     return KvTrace(path, layer, head, step, block_bytes, preemptions=preemptions, hits=found)
@@ -109,9 +105,15 @@ def find_trace(run: Path, record: RunRecord, made: Path | None = None) -> KvTrac
 def trace_of(records: RunView) -> KvTrace | None:
     """The KV events of records; None if they have none."""
     if records.repeat is None:
-        return find_trace(records.directory, records.record, records.tables_directory)
+        return find_trace(records)
     whole = trace_of(records.whole)
     return whole and whole.of_repeat(records.repeat)
+
+
+def trace_to_draw(run: ReportedRun) -> KvTrace | None:
+    """The KV events of a run that a page shows; None if there are none."""
+    found = trace_of(run.records)
+    return found if found and has_rows(found.path) else None
 
 
 def has_rows(path: Path) -> bool:
@@ -146,9 +148,9 @@ def lags_ns(reads: Events, group: Int64s) -> Int64s:
     """
     first = starts_of(group)
     size = np.diff(np.append(first, len(group)))
-    k_reads = np.add.reduceat((reads.kind == K_READ).astype(np.int64), first)
+    k_reads = np.add.reduceat((reads.kind == kv_events.K_READ).astype(np.int64), first)
     place = np.repeat(np.arange(len(first)), size)
-    k = np.flatnonzero(reads.kind == K_READ)
+    k = np.flatnonzero(reads.kind == kv_events.K_READ)
     v = k + k_reads[place[k]]  # both kinds have the same order
     inside = v < (first + size)[place[k]]
     k, v = k[inside], v[inside]

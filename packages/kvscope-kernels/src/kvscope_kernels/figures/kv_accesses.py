@@ -5,11 +5,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse.events import phases_of, read_events, traced_parts
-from kvscope.plan.figures import Axes
-from kvscope.quantities import plural
-from kvscope.report.data import ReportedRun, StudyData
-from kvscope.report.figures.accesses import (
+from kvscope.api.figures import Axes, charts
+from kvscope.api.sections import ReportedRun, StudyData
+from kvscope.api.words import quantities
+from kvscope_kernels.analyse.access import KvTrace
+from kvscope_kernels.analyse.events import phases_of, read_events, traced_parts
+from kvscope_kernels.figures.accesses import (
     access_chart,
     access_table,
     clock_note,
@@ -18,7 +19,6 @@ from kvscope.report.figures.accesses import (
     stack_of,
     traced_runs,
 )
-from kvscope.report.figures.figure import NUMBER, PAPER, Drawing, Figure, Spec, View
 
 # Above these limits a page is slow; it says what it leaves out.
 MOST_EVENTS_A_PAGE = 120_000
@@ -28,24 +28,25 @@ FEWEST_PASSES = 5  # rather some of the layers than fewer passes
 LABEL_PX = 150
 
 
-def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
+def draw(study: StudyData, axes: Sequence[Axes]) -> charts.Drawing | None:
     """A view for each experiment, layer and forward pass, by request and by block number."""
     runs = traced_runs(study)
     shown = runs[:MOST_EXPERIMENTS]
-    views = [view for run in shown for view in _views(run, MOST_EVENTS_A_PAGE // len(shown))]
+    views = [view for one in shown for view in _views(*one, MOST_EVENTS_A_PAGE // len(shown))]
     if not views:
         return None
     left = len(runs) - len(shown)
     remarks = (
-        (f"Accesses of {plural(left, 'more traced experiment')} are left out.",) if left else ()
+        (f"Accesses of {quantities.plural(left, 'more traced experiment')} are left out.",)
+        if left
+        else ()
     )
     headings = ("Experiment", "Layer", "Forward pass", "Blocks")
-    return Drawing(tuple(views), headings, LABEL_PX, remarks)
+    return charts.Drawing(tuple(views), headings, LABEL_PX, remarks)
 
 
-def _views(run: ReportedRun, most_events: int) -> Iterator[View]:
-    assert run.trace
-    path, repeat = run.trace.path, run.repeats[0]
+def _views(run: ReportedRun, trace: KvTrace, most_events: int) -> Iterator[charts.View]:
+    path, repeat = trace.path, trace.repeat
     parts = traced_parts(path, repeat)
     passes, layers = passes_and_layers(parts, most_events)
     phases = phases_of(parts)
@@ -54,11 +55,11 @@ def _views(run: ReportedRun, most_events: int) -> Iterator[View]:
     stack = stack_of(events)
     requests = dict.fromkeys(events.requests[n] for n in stack.order)
     title = f"time since the first access of the pass in this layer (µs{clock_note(run)})"
-    x = {"title": title, "scale": {"zero": False, "nice": False}, "axis": {"format": NUMBER}}
+    x = {"title": title, "scale": {"zero": False, "nice": False}, "axis": {"format": charts.NUMBER}}
     of_cache = {"title": "block of the KV cache (number)", "axis": {"grid": True}}
     of_request = {"title": None, "axis": request_axis(stack)}
     height = lane_height(events)
-    charts = {
+    plots = {
         "by request": _chart(access_chart(stack, height, x, of_request)),
         "by number": _chart(access_chart(stack, height, x, of_cache, physical=True)),
     }
@@ -70,23 +71,24 @@ def _views(run: ReportedRun, most_events: int) -> Iterator[View]:
             kept = found.take(slice(0, MOST_EVENTS))
             data = {"accesses": access_table(kept, int(kept.start_ns[0]))}
             note = (
-                f"{plural(len(kept), 'access')} of {plural(len(requests), 'request')}; this page "
-                f"has {len(passes)} of {parts['step'].nunique()} traced passes and {len(layers)} "
+                f"{quantities.plural(len(kept), 'access')} of "
+                f"{quantities.plural(len(requests), 'request')}; this page has {len(passes)} of"
+                f" {parts['step'].nunique()} traced passes and {len(layers)} "
                 f"of {parts['layer'].nunique()} layers of repeat {repeat}."
             )
-            for blocks, chart in charts.items():
+            for blocks, chart in plots.items():
                 choice = (run.label, str(layer), f"{step} ({phases[step]})", blocks)
-                yield View(chart, data, choice, note)
+                yield charts.View(chart, data, choice, note)
 
 
-def _chart(chart: Spec) -> Spec:
+def _chart(chart: charts.Spec) -> charts.Spec:
     """The chart in full width: a drag moves it, the wheel with Ctrl or Cmd zooms."""
     picked = {"type": "point", "fields": ["request"]}
     moved = {"type": "interval", "zoom": "wheel![event.ctrlKey || event.metaKey]"}
     return {
         **chart,
         "data": {"name": "accesses"},
-        "width": PAPER - LABEL_PX,
+        "width": charts.PAPER - LABEL_PX,
         "height": 480,
         "params": [
             {"name": "picked", "select": picked, "bind": "legend"},
@@ -111,7 +113,7 @@ def passes_and_layers(parts: pd.DataFrame, most_events: int) -> tuple[list[int],
     return fitting or [int(sizes.index[0])], chosen
 
 
-FIGURE = Figure(
+FIGURE = charts.Figure(
     "KV accesses",
     "Single accesses of attention kernels to blocks of the KV cache, from their start to their "
     "end: K in the upper half of a block's height, V (paler) in the lower half, each KV head on a "

@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import tables
-from kvscope.analyse.access import KvTrace, covered_ns, find_trace
-from kvscope.analyse.access_metrics import METRICS
-from kvscope.analyse.events import Events, phases_of, read_events, traced_parts
-from kvscope.analyse.reuse import Reuses, bursts_of, distinct_between, keys, reuses_of
+from kvscope.analyse.records import Records
 from kvscope.errors import BadInput
 from kvscope.events import KINDS
-from kvscope.runfile import read_record, write_run
-from tests.run_records import facts_of, record_of
-
-from .kv_access_fixture import Served, events_frame, serve, write_traced_run
+from kvscope.runfile import write_run
+from kvscope_kernels.analyse.access import KvTrace, covered_ns, find_trace
+from kvscope_kernels.analyse.access_metrics import METRICS
+from kvscope_kernels.analyse.events import Events, phases_of, read_events, traced_parts
+from kvscope_kernels.analyse.reuse import Reuses, bursts_of, distinct_between, keys, reuses_of
+from tests.run_records import facts_of
+from tests.unit.kv_access_fixture import Served, events_frame, serve, write_traced_run
 
 SECONDS = 1e-9
 PASSES = pd.DataFrame({"step": [0, 1], "duration_s": [400e-9, 600e-9]})
@@ -357,9 +357,9 @@ def test_a_sample_of_passes_or_layers_does_not_change_what_it_tells(tmp_path):
 
 def test_a_run_that_was_not_traced_has_no_trace(tmp_path):
     write_run(tmp_path, {"experiment_id": "x", "status": "complete", "files": {}})
-    assert find_trace(tmp_path, read_record(tmp_path)) is None
+    assert find_trace(Records(tmp_path, tables_directory=tmp_path)) is None
     tables.write(tables.KV_EVENTS, tables.KV_EVENTS.empty(), tmp_path / "kv_events.parquet")
-    assert find_trace(tmp_path, read_record(tmp_path)) is None
+    assert find_trace(Records(tmp_path, tables_directory=tmp_path)) is None
 
 
 def test_a_repeat_without_events_has_no_value(tmp_path):
@@ -369,8 +369,11 @@ def test_a_repeat_without_events_has_no_value(tmp_path):
 
 def test_a_traced_run_that_was_not_collected_names_the_command(tmp_path):
     facts = facts_of(tracing={"name": "full"})
-    assert find_trace(tmp_path, record_of(**facts | {"status": "failed"})) is None
-    trace = find_trace(tmp_path, record_of(**facts))
+    assert (
+        find_trace(Records(tmp_path, facts=facts | {"status": "failed"}, tables_directory=tmp_path))
+        is None
+    )
+    trace = find_trace(Records(tmp_path, facts=facts, tables_directory=tmp_path))
     assert trace is not None
     with pytest.raises(BadInput, match=r"kv_events\.parquet: no such file; .*kvscope collect"):
         trace.metric("kv_lag_p50_s", PASSES)

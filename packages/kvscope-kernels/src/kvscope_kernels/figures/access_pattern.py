@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse.events import Events, phases_of, read_events, traced_parts
-from kvscope.plan.figures import Axes
-from kvscope.report.data import ReportedRun, StudyData
-from kvscope.report.figures.accesses import (
+from kvscope.api.figures import Axes, charts
+from kvscope.api.sections import StudyData
+from kvscope_kernels.analyse.access import KvTrace
+from kvscope_kernels.analyse.events import Events, phases_of, read_events, traced_parts
+from kvscope_kernels.figures.accesses import (
     access_chart,
     access_table,
     clock_note,
@@ -16,7 +17,6 @@ from kvscope.report.figures.accesses import (
     stack_of,
     traced_runs,
 )
-from kvscope.report.figures.figure import NUMBER, Drawing, Figure, Spec, View, grid, plot_width
 
 MOST_RUNS = 3
 MOST_PASSES = 5
@@ -26,18 +26,20 @@ SHORTEST = 0.012  # of the axis: what is shorter could not be seen
 HEIGHTS = {"writes": 70, "reads": 150}
 LABEL_PX = 30
 X_SCALE = {"zero": False, "nice": False, "padding": 2}
-X_AXIS = {"tickCount": 2, "format": NUMBER, "labelFlush": True}
+X_AXIS = {"tickCount": 2, "format": charts.NUMBER, "labelFlush": True}
 
 
-def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
+def draw(study: StudyData, axes: Sequence[Axes]) -> charts.Drawing | None:
     """For each experiment and layer a row of its writes and one of its reads, a column a pass."""
     runs = traced_runs(study)[:MOST_RUNS]
-    parts = [(run, *part) for run in runs for part in _parts(run, 2 if len(runs) == 1 else 1)]
+    parts = [
+        (run, *part) for run, trace in runs for part in _parts(trace, 2 if len(runs) == 1 else 1)
+    ]
     if not parts:
         return None
     columns = max(len(passes) for _, _, passes, _ in parts)
-    width = plot_width(columns, LABEL_PX)
-    cells: list[Spec] = []
+    width = charts.plot_width(columns, LABEL_PX)
+    cells: list[charts.Spec] = []
     data: dict[str, pd.DataFrame] = {}
     share = 1
     for run, layer, passes, events in parts:
@@ -63,7 +65,9 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     remarks = ["K: upper half of a block, V: lower half, paler"]
     if share > 1:
         remarks.append(f"up to {share} accesses are drawn as one")
-    return Drawing((View(grid(cells, columns), data),), (), LABEL_PX, tuple(remarks))
+    return charts.Drawing(
+        (charts.View(charts.grid(cells, columns), data),), (), LABEL_PX, tuple(remarks)
+    )
 
 
 def _shortest(frame: pd.DataFrame) -> float:
@@ -72,10 +76,9 @@ def _shortest(frame: pd.DataFrame) -> float:
     return 0.0 if frame.empty else round(SHORTEST * float(end - frame["start"].min()), 4)
 
 
-def _parts(run: ReportedRun, most_layers: int) -> list[tuple[int, dict[int, str], Events]]:
+def _parts(trace: KvTrace, most_layers: int) -> list[tuple[int, dict[int, str], Events]]:
     """Layers (the first, and the last if two are wanted), passes with phases, and events."""
-    assert run.trace
-    path, repeat = run.trace.path, run.repeats[0]
+    path, repeat = trace.path, trace.repeat
     parts = traced_parts(path, repeat)
     passes = dict(list(phases_of(parts).items())[:MOST_PASSES])
     layers = np.unique(parts["layer"])
@@ -86,7 +89,7 @@ def _parts(run: ReportedRun, most_layers: int) -> list[tuple[int, dict[int, str]
     ]
 
 
-FIGURE = Figure(
+FIGURE = charts.Figure(
     "Accesses to the KV cache",
     f"The first {MOST_PASSES} traced forward passes of the first repeat: each bar is one access "
     "of an attention kernel to one block, from its start to its end; short accesses are drawn "
