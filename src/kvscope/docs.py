@@ -24,7 +24,6 @@ from kvscope.analyse.oracles.of_packages import GROUP as ORACLE
 from kvscope.analyse.oracles.registry import ROWS, all_oracles
 from kvscope.analyse.reason import REASONS
 from kvscope.analyse.study_metrics import STUDY_METRICS
-from kvscope.collect.oracles.registry import ALL_ORACLES
 from kvscope.errors import BadInput
 from kvscope.files import write_text_if_changed
 from kvscope.oracle import Oracle
@@ -135,7 +134,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "roles": partial(_words_table, "role", ROLES),
     "evidence": partial(_words_table, "evidence", evidence.MEANINGS),
     "oracles": lambda: _oracles_table((*ROWS, *filter(_is_own, all_oracles()), *FACTS)),
-    "oracles of KV events": lambda: _oracles_table(ALL_ORACLES),
     **{f"table {table.name}": partial(_columns_table, table) for table in TABLES.values()},
 }
 

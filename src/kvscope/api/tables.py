@@ -10,11 +10,12 @@
 - `actions`: `Action`, and `action` of a name; `RECOMPUTE` and `SWAP`
 - `copies`: `DIRECTIONS`, `IN` and `OUT`; kinds of transfers, `KV` and `INPUTS`;
   clocks of copies, `LOG` and `VIRTUAL_CLOCK`
-- `passes`: phases, `PREFILL`, `DECODE` and `MIXED`, all in `PASS_PHASES`; `phase_of_requests` in a
-  pass
-- `kv_events`: kinds of accesses by code, `K_READ`, `V_READ`, `K_WRITE`, `V_WRITE`, with their names
-  in `KINDS`; of a flush its kernels `WRITE` and `ATTENTION`, its `COLUMNS` and `COLUMNS_VERSION`,
-  and `ALL_HEADS`; a kernel's `RECORD` of an access, with `RECORD_ALL_HEADS`; `VIRTUAL_CLOCK`
+- `passes`: phases, `PREFILL`, `DECODE` and `MIXED`, all in `PASS_PHASES`, those of a request in
+  `REQUEST_PHASES`; `phase_of_requests` in a pass
+- `kv_events`: kinds of accesses by code, `K_READ`, `V_READ`, `K_WRITE`, `V_WRITE`, with their
+  names in `KINDS`; of a flush its `KERNELS`, `WRITE` and `ATTENTION`, its `COLUMNS`,
+  `COLUMNS_VERSION` and `FLUSH_VERSION`, `decode_records` and `ALL_HEADS`; a kernel's `RECORD` of
+  an access, with `RECORD_ALL_HEADS`; `VIRTUAL_CLOCK`
 - `kv_plan`: `KvGroup`, `has_one_block_table`, `unless_one_block_table`
 - `rebuilds`: `rebuild_parts`, in which K and V are made of a request's activations
 """

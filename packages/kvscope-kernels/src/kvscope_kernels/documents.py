@@ -5,6 +5,7 @@ from itertools import groupby
 from kvscope.api.documents import markdown
 from kvscope_kernels.analyse.access_metrics import METRICS
 from kvscope_kernels.figures import access_gaps, access_metrics, access_pattern, kv_accesses
+from kvscope_kernels.oracles.registry import ALL_ORACLES
 
 FIGURES = {
     "access_pattern": access_pattern.FIGURE,
@@ -31,3 +32,12 @@ def figures_table() -> str:
     """The figures of KV events, in the order of the page."""
     rows = [(f"`{name}`", one.title, one.axes) for name, one in FIGURES.items()]
     return markdown(("figure", "shows", "declared axes"), rows)
+
+
+def oracles_table() -> str:
+    """The oracles of KV events, in the order of the checklist."""
+    rows = [
+        (f"`{oracle.name}`", " ".join(filter(None, (oracle.sentence, oracle.details))))
+        for oracle in ALL_ORACLES
+    ]
+    return markdown(("reason", "what must hold"), rows)

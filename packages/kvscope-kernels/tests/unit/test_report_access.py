@@ -7,7 +7,6 @@ from itertools import pairwise
 import pytest
 
 from kvscope import tables
-from kvscope.collect.timeline.access_slices import FirstAccesses, read_accesses
 from kvscope.collect.timeline.intervals import write_timeline
 from kvscope.collect.timeline.perfetto import write_perfetto
 from kvscope.report.circumstances import circumstances
@@ -18,6 +17,7 @@ from kvscope.report.render import specification
 from kvscope.results import Run
 from kvscope_kernels.analyse.access import trace_to_draw
 from kvscope_kernels.analyse.events import read_events, traced_parts
+from kvscope_kernels.collect.access_slices import FirstAccesses, read_accesses
 from kvscope_kernels.figures import access_gaps, access_pattern, kv_accesses
 from kvscope_kernels.figures.accesses import stack_of
 from kvscope_kernels.figures.kv_accesses import passes_and_layers

@@ -9,9 +9,9 @@ from functools import cached_property
 
 import numpy as np
 
-from kvscope.arraytypes import Bools, Int64s
-from kvscope.collect.kv.flushes import Flush
-from kvscope.events import ATTENTION, V_READ
+from kvscope.api.tables import kv_events
+from kvscope_kernels.arraytypes import Bools, Int64s
+from kvscope_kernels.collect.flushes import Flush
 
 
 class Demand:
@@ -96,8 +96,8 @@ class Demand:
         """
         flush = self.flush
         heads = 1 if flush.kv_heads is None else len(flush.kv_heads)
-        if kernel == ATTENTION:
+        if kernel == kv_events.ATTENTION:
             return 2 * heads * int(self.reads.sum())
-        writes = flush.tokens[flush.kind > V_READ]
+        writes = flush.tokens[flush.kind > kv_events.V_READ]
         by_token = len(writes) and bool((writes == 1).all())
         return 2 * int(flush.scheduled.sum()) if by_token else 2 * self.blocks_written

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from kvscope.collect.oracles.flush_counts import FlushCounts
-from kvscope.oracle import NONE, Violations, violations
+from kvscope.api.oracles import oracle
+from kvscope_kernels.oracles.flush_counts import FlushCounts
 
 
-def block_not_in_table(counts: FlushCounts) -> Violations:
+def block_not_in_table(counts: FlushCounts) -> oracle.Violations:
     """Every event accesses the block that the request's block table has at that position."""
     flush = counts.flush
     table = np.append(flush.table_blocks, 0)
@@ -21,10 +21,10 @@ def block_not_in_table(counts: FlushCounts) -> Violations:
         given = f"the table has {table[slot[event]]}" if inside[event] else "the table has none"
         return f"{counts.describe_event(event)}: block {flush.block[event]}, {given}"
 
-    return violations(np.flatnonzero(~inside | (table[slot] != flush.block)), words)
+    return oracle.violations(np.flatnonzero(~inside | (table[slot] != flush.block)), words)
 
 
-def block_outside_cache(counts: FlushCounts) -> Violations:
+def block_outside_cache(counts: FlushCounts) -> oracle.Violations:
     """Every block is in the cache, and none is block 0, which the engine reserves.
 
     Blocks of block tables and events have numbers 1 … `engine.kv_blocks_total` of `run.json`.
@@ -32,16 +32,16 @@ def block_outside_cache(counts: FlushCounts) -> Violations:
     flush, most = counts.flush, counts.run.blocks or 0
     given, events = flush.table_blocks, flush.block
     if all(not len(b) or (b.min() >= 1 and b.max() <= most) for b in (given, events)):
-        return NONE
+        return oracle.NONE
     bad = np.flatnonzero((events < 1) | (events > most))
     invalid = given[(given < 1) | (given > most)]
     words = f"a block table has block {invalid[0]}" if len(invalid) else ""
     if len(bad):
         words = f"{counts.describe_event(bad[0])}: block {events[bad[0]]}"
-    return Violations(len(bad) + len(invalid), f"{words}; the cache has blocks 1 to {most}")
+    return oracle.Violations(len(bad) + len(invalid), f"{words}; the cache has blocks 1 to {most}")
 
 
-def block_owned_twice(counts: FlushCounts) -> Violations:
+def block_owned_twice(counts: FlushCounts) -> oracle.Violations:
     """No block of a pass is in the block tables of two requests, or twice in one.
 
     Requests that found the block in the prefix cache share it with the one that computed it, at the
@@ -49,7 +49,7 @@ def block_owned_twice(counts: FlushCounts) -> Violations:
     """
     flush, table = counts.flush, counts.flush.block_table or []
     if np.diff(np.sort(flush.table_blocks)).all():  # no block twice
-        return NONE
+        return oracle.NONE
     owner: dict[int, str] = {}
     clashes = [
         f"block {block} belongs to request {owner[block]} and to request {request}"
@@ -59,10 +59,12 @@ def block_owned_twice(counts: FlushCounts) -> Violations:
         if found.get(block) != position and owner.setdefault(block, request) != request
     ]
     twice = sum(len(row) - len(set(row)) for row in table)
-    return violations(clashes, str) + Violations(twice, "a block table has a block twice")
+    return oracle.violations(clashes, str) + oracle.Violations(
+        twice, "a block table has a block twice"
+    )
 
 
-def hit_not_in_table(counts: FlushCounts) -> Violations:
+def hit_not_in_table(counts: FlushCounts) -> oracle.Violations:
     """A request has the blocks that it found in the prefix cache, each at its position."""
     flush, table = counts.flush, counts.flush.block_table or []
     wrong = [
@@ -71,15 +73,15 @@ def hit_not_in_table(counts: FlushCounts) -> Violations:
         for block, position in counts.run.found_by(flush, request).items()
         if row[position : position + 1] != [block]
     ]
-    return violations(wrong, str)
+    return oracle.violations(wrong, str)
 
 
-def blocks_moved(counts: FlushCounts) -> Violations:
+def blocks_moved(counts: FlushCounts) -> oracle.Violations:
     """A request has the same blocks in every layer, and keeps them until a preemption."""
-    return violations(counts.moved or [], str)
+    return oracle.violations(counts.moved or [], str)
 
 
-def tokens_outside_block(counts: FlushCounts) -> Violations:
+def tokens_outside_block(counts: FlushCounts) -> oracle.Violations:
     """Every event covers at least one token, and no token beyond the end of its block."""
     flush = counts.flush
     offset, tokens = flush.offset_tokens, flush.tokens
@@ -89,4 +91,4 @@ def tokens_outside_block(counts: FlushCounts) -> Violations:
         return f"{counts.describe_event(event)}: {found}"
 
     outside = (offset < 0) | (tokens < 1) | (tokens > flush.block_size - offset)
-    return violations(np.flatnonzero(outside), words)
+    return oracle.violations(np.flatnonzero(outside), words)

@@ -1,8 +1,8 @@
 """Coverage of a trace: one flush for each traced layer of each traced pass."""
 
-from kvscope.collect.kv.flushes import Flush
-from kvscope.collect.oracles.run_facts import RunFacts
-from kvscope.oracle import Violations
+from kvscope.api.oracles import oracle
+from kvscope_kernels.collect.flushes import Flush
+from kvscope_kernels.oracles.run_facts import RunFacts
 
 
 class Coverage:
@@ -25,7 +25,7 @@ class Coverage:
         elif bit:
             self.missing[place] = missing - bit
 
-    def violations(self) -> Violations:
+    def violations(self) -> oracle.Violations:
         """One violation for each missing layer and each unexpected flush."""
         lost = [(place, bits) for place, bits in self.missing.items() if bits]
         words = self.first
@@ -33,4 +33,4 @@ class Coverage:
             (repeat, step), bits = min(lost)
             layer = next(layer for layer in self.layers if bits & self.bit[layer])
             words = f"repeat {repeat}, step {step}, layer {layer} is missing"
-        return Violations(self.unexpected + sum(bits.bit_count() for _, bits in lost), words)
+        return oracle.Violations(self.unexpected + sum(bits.bit_count() for _, bits in lost), words)

@@ -6,7 +6,7 @@ Memory: four bytes for each block of each request of the current repeat.
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.collect.kv.flushes import Flush
+from kvscope_kernels.collect.flushes import Flush
 
 Blocks = npt.NDArray[np.int32]
 Preempted = dict[tuple[int, str], list[int]]  # steps, by (repeat, request)

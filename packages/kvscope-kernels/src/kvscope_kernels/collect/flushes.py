@@ -12,30 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from kvscope import limits
-from kvscope.arraytypes import Int64s
-from kvscope.collect.json_values import (
-    all_within,
-    require_choice,
-    require_integer,
-    require_integers,
-    require_list,
-    to_int64,
-)
-from kvscope.errors import BadInput
-from kvscope.events import (
-    ALL_HEADS,
-    COLUMNS,
-    COLUMNS_VERSION,
-    FLUSH_VERSION,
-    KERNELS,
-    KINDS,
-    RECORD_ALL_HEADS,
-    decode_records,
-)
-from kvscope.passes import PASS_PHASES, REQUEST_PHASES
-from kvscope.reading import short_repr
-from kvscope.zstd_lines import zstd_lines
+from kvscope.api.errors import BadInput
+from kvscope.api.files import limits, reading, zstd_lines
+from kvscope.api.runs import json_values
+from kvscope.api.tables import kv_events, passes
+from kvscope_kernels import bounds
+from kvscope_kernels.arraytypes import Int64s
 
 # Of version 1: mostly below 256, and read three times as fast then.
 _MOSTLY_SMALL = frozenset({"kind", "row", "block_position", "offset_tokens", "tokens"})
@@ -47,13 +29,13 @@ _HEAD = {
     "origin_ticks": (0, 2**63 - 1),
 }
 _RECORD = {
-    **dict.fromkeys(COLUMNS, limits.INT32),
-    "kind": (0, len(KINDS) - 1),
-    **dict.fromkeys(("start_ticks", "duration_ticks"), limits.TICKS),
+    **dict.fromkeys(kv_events.COLUMNS, limits.INT32),
+    "kind": (0, len(kv_events.KINDS) - 1),
+    **dict.fromkeys(("start_ticks", "duration_ticks"), bounds.TICKS),
 }
 # Signed types that hold what records have; columns of version 1 stay int64.
 _SIGNED = {
-    **dict.fromkeys(COLUMNS, np.int32),
+    **dict.fromkeys(kv_events.COLUMNS, np.int32),
     "kind": np.int8,
     **dict.fromkeys(("start_ticks", "duration_ticks"), np.int64),
 }
@@ -196,18 +178,18 @@ def parse_flush(line: bytes, path: Path, number: int) -> Flush:
 
 def _flush(found: dict[str, Any]) -> Flush:
     version = found["version"]
-    if version not in (COLUMNS_VERSION, FLUSH_VERSION):
+    if version not in (kv_events.COLUMNS_VERSION, kv_events.FLUSH_VERSION):
         raise ValueError(
-            f"its version is {short_repr(version)}, this kvscope reads {COLUMNS_VERSION} and "
-            f"{FLUSH_VERSION}"
+            f"its version is {reading.short_repr(version)}, this kvscope reads "
+            f"{kv_events.COLUMNS_VERSION} and {kv_events.FLUSH_VERSION}"
         )
     head: dict[str, Any] = {
-        key: require_integer(found[key], key, within) for key, within in _HEAD.items()
+        key: json_values.require_integer(found[key], key, within) for key, within in _HEAD.items()
     }
     kernels = _kernels(found["kernels"])
     batch = _batch(found, head["block_size"])
     segments = _segments(found["segments"], len(kernels))
-    if version == FLUSH_VERSION:
+    if version == kv_events.FLUSH_VERSION:
         events = _of_records(found["records"])
     else:
         events = _of_columns(found["events"])
@@ -216,11 +198,15 @@ def _flush(found: dict[str, Any]) -> Flush:
         if len(column) != due:
             raise ValueError(f"events.{name} has {len(column)} values, the segments hold {due}")
     segments, readable = _readable(segments, events)
-    if version == FLUSH_VERSION:
-        readable = {name: readable[name].astype(_SIGNED[name], copy=False) for name in COLUMNS}
+    if version == kv_events.FLUSH_VERSION:
+        readable = {
+            name: readable[name].astype(_SIGNED[name], copy=False) for name in kv_events.COLUMNS
+        }
     return Flush(
-        phase=require_choice(PASS_PHASES, found["phase"], "phase"),
-        other_layers=require_integer(found.get("other_layers", 0), "other_layers", limits.COUNT),
+        phase=json_values.require_choice(passes.PASS_PHASES, found["phase"], "phase"),
+        other_layers=json_values.require_integer(
+            found.get("other_layers", 0), "other_layers", limits.COUNT
+        ),
         unreadable=due - len(readable["kind"]),
         kernels=kernels,
         segments=segments,
@@ -231,15 +217,15 @@ def _flush(found: dict[str, Any]) -> Flush:
 
 
 def _kernels(found: Any) -> list[Kernel]:
-    if len(require_list(found, "kernels")) > len(KERNELS):
-        raise ValueError(f"kernels has {len(found)}, expected {len(KERNELS)} at most")
+    if len(json_values.require_list(found, "kernels")) > len(kv_events.KERNELS):
+        raise ValueError(f"kernels has {len(found)}, expected {len(kv_events.KERNELS)} at most")
     kernels = []
     for kernel in found:
-        name = require_choice(KERNELS, kernel["kernel"], "kernel")
+        name = json_values.require_choice(kv_events.KERNELS, kernel["kernel"], "kernel")
         start, end = (
             None
             if kernel[key] is None
-            else require_integer(kernel[key], f"{key} of {name}", limits.TICKS)
+            else json_values.require_integer(kernel[key], f"{key} of {name}", bounds.TICKS)
             for key in ("start_ticks", "end_ticks")
         )
         kernels.append(Kernel(name, start, end))
@@ -248,18 +234,21 @@ def _kernels(found: Any) -> list[Kernel]:
 
 def _batch(found: dict[str, Any], block_size: int) -> dict[str, Any]:
     """What the scheduler gave the pass, in as many rows as it has requests."""
-    requests = require_list(found["requests"], "requests")
+    requests = json_values.require_list(found["requests"], "requests")
     for name in ("phases", "context_tokens", "scheduled_tokens", "block_table"):
-        if found[name] is not None and len(require_list(found[name], name)) != len(requests):
+        if found[name] is not None and len(json_values.require_list(found[name], name)) != len(
+            requests
+        ):
             raise ValueError(f"{name} has {len(found[name])} rows, the batch {len(requests)}")
     for request, phase in zip(requests, found["phases"], strict=True):
-        if not isinstance(request, str) or len(request) > limits.LONGEST_ID:
-            raise ValueError(f"requests holds {short_repr(request)}, where an id is expected")
-        require_choice(REQUEST_PHASES, phase, "a request's phase")
+        if not isinstance(request, str) or len(request) > bounds.LONGEST_ID:
+            held = reading.short_repr(request)
+            raise ValueError(f"requests holds {held}, where an id is expected")
+        json_values.require_choice(passes.REQUEST_PHASES, phase, "a request's phase")
     if len({*requests}) < len(requests):
         raise ValueError("requests has one twice")
     context, scheduled = (
-        require_integers(found[name], name, limits.COUNT)
+        json_values.require_integers(found[name], name, limits.COUNT)
         for name in ("context_tokens", "scheduled_tokens")
     )
     heads = _heads(found["kv_heads"])
@@ -277,15 +266,19 @@ def _batch(found: dict[str, Any], block_size: int) -> dict[str, Any]:
 def _heads(found: Any) -> list[int] | None:
     if found is None:
         return None
-    heads: list[int] = require_integers(found, "kv_heads", (0, limits.MOST_HEADS - 1)).tolist()
+    heads: list[int] = json_values.require_integers(
+        found, "kv_heads", (0, bounds.MOST_HEADS - 1)
+    ).tolist()
     if len({*heads}) < len(heads):
         raise ValueError("kv_heads has one twice")
     return heads
 
 
 def _table(found: list[Any] | None) -> list[list[int]] | None:
-    blocks = [block for row in found or [] for block in require_list(row, "block_table")]
-    require_integers(blocks, "block_table", limits.COUNT)
+    blocks = [
+        block for row in found or [] for block in json_values.require_list(row, "block_table")
+    ]
+    json_values.require_integers(blocks, "block_table", limits.COUNT)
     return found
 
 
@@ -293,10 +286,10 @@ def _check_size(context: Int64s, scheduled: Int64s, block_size: int, heads: int)
     """ValueError if the batch is too large; oracles have room for each read and token."""
     reads = 2 * heads * int((-(-(context + scheduled) // block_size)).sum())
     tokens = int(scheduled.sum())
-    if max(reads, tokens) > limits.MOST_CELLS:
+    if max(reads, tokens) > bounds.MOST_CELLS:
         raise ValueError(
             f"its batch demands at least {reads:,} reads and schedules {tokens:,} tokens, "
-            f"{limits.MOST_CELLS:,} of either at most are read"
+            f"{bounds.MOST_CELLS:,} of either at most are read"
         )
 
 
@@ -307,9 +300,10 @@ def _segments(found: dict[str, Any], kernels: int) -> Segments:
     if found.get("sm") is not None:
         due["sm"] = limits.COUNT
     if "start_clock" in found:
-        due |= dict.fromkeys(_TIMER_PAIRS, limits.TICKS)
+        due |= dict.fromkeys(_TIMER_PAIRS, bounds.TICKS)
     columns: dict[str, Any] = {
-        name: require_integers(found[name], f"segments.{name}", due[name]) for name in due
+        name: json_values.require_integers(found[name], f"segments.{name}", due[name])
+        for name in due
     }
     count = len(columns["events"])
     for name, column in columns.items():
@@ -327,20 +321,21 @@ def _of_records(found: Any) -> dict[str, Any]:
     if not isinstance(found, str):
         raise ValueError("records holds something else than a string")
     try:
-        fields = decode_records(found)
+        fields = kv_events.decode_records(found)
     except ValueError as error:
         raise ValueError(f"records is damaged: {error}") from None
     heads = fields["kv_head"].astype(np.int32)
-    heads[heads == RECORD_ALL_HEADS] = ALL_HEADS
+    heads[heads == kv_events.RECORD_ALL_HEADS] = kv_events.ALL_HEADS
     start = fields["start_ticks"].view(np.int64)  # since the origin, modulo 2^64
-    columns: dict[str, Any] = {name: fields[name] for name in COLUMNS}
+    columns: dict[str, Any] = {name: fields[name] for name in kv_events.COLUMNS}
     return columns | {"kv_head": heads, "start_ticks": start}
 
 
 def _of_columns(found: dict[str, Any]) -> dict[str, Any]:
     """The same of version 1: lists of integers."""
     columns = {
-        name: to_int64(found[name], f"events.{name}", name in _MOSTLY_SMALL) for name in COLUMNS
+        name: json_values.to_int64(found[name], f"events.{name}", name in _MOSTLY_SMALL)
+        for name in kv_events.COLUMNS
     }
     if len(columns["kind"]) and columns["duration_ticks"].min() < 0:
         raise ValueError("events.duration_ticks has negative values")
@@ -349,7 +344,9 @@ def _of_columns(found: dict[str, Any]) -> dict[str, Any]:
 
 def _readable(segments: Segments, events: dict[str, Any]) -> tuple[Segments, dict[str, Any]]:
     """Drop records with impossible values: memory that no kernel wrote to."""
-    wild = [name for name, within in _RECORD.items() if not all_within(events[name], within)]
+    wild = [
+        name for name, within in _RECORD.items() if not json_values.all_within(events[name], within)
+    ]
     if not wild:
         return segments, events
     good = np.ones(len(events["kind"]), np.bool_)

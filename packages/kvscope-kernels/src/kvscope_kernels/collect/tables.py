@@ -12,18 +12,16 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from kvscope.arraytypes import Int64s
-from kvscope.collect.kv.clock import EventClock, timer_ns
-from kvscope.collect.kv.flushes import Flush, prefetch, read_flushes
-from kvscope.collect.kv.launches import Launches
-from kvscope.collect.table_writer import write_batches
-from kvscope.events import ALL_HEADS, KINDS
-from kvscope.passes import REQUEST_PHASES
-from kvscope.tables import KV_EVENTS, KV_KERNELS, write
+from kvscope.api.runs import traces
+from kvscope.api.tables import kv_events, passes, tables
+from kvscope_kernels.arraytypes import Int64s
+from kvscope_kernels.collect.clock import EventClock, timer_ns
+from kvscope_kernels.collect.flushes import Flush, prefetch, read_flushes
+from kvscope_kernels.collect.launches import Launches
 
 if TYPE_CHECKING:
-    from kvscope.collect.oracles.flush_counts import FlushCounts
-    from kvscope.collect.oracles.judge import Judge
+    from kvscope_kernels.oracles.flush_counts import FlushCounts
+    from kvscope_kernels.oracles.judge import Judge
 
 DELTA_ENCODED = ("start_ns", "end_ns")
 NULLABLE = ("request_id", "phase", "kv_head", "sm")
@@ -43,7 +41,7 @@ def write_kv_tables(
     """
     kernels = KernelRows()
     batches = (batch.columns() for batch in prefetch(_batches(events, judge, kernels)))
-    rows = write_batches(KV_EVENTS, out_dir, batches, total, DELTA_ENCODED, NULLABLE)
+    rows = traces.write_batches(tables.KV_EVENTS, out_dir, batches, total, DELTA_ENCODED, NULLABLE)
     frame = kernels.frame()
     meaning = "the farthest that an event lies outside of its kernel, in ns"
     if launches is not None:
@@ -52,7 +50,7 @@ def write_kv_tables(
             "the farthest that the thread blocks' stamps of a kernel lie outside of the kernel in "
             "the profiler's record, in ns, both clocks aligned with the host's"
         )
-    write(KV_KERNELS, frame, out_dir / KV_KERNELS.file)
+    tables.write(tables.KV_KERNELS, frame, out_dir / tables.KV_KERNELS.file)
     residual = frame["residual_ns"].max()
     return {
         "rows": rows,
@@ -97,7 +95,7 @@ class EventRows:
     def add(self, flush: Flush, start_ns: Int64s, end_ns: Int64s) -> None:
         """Add the events of a flush and their times in ns."""
         ids = [self.requests.setdefault(r, len(self.requests)) for r in flush.requests]
-        phases = [REQUEST_PHASES.index(phase) for phase in flush.phases]
+        phases = [passes.REQUEST_PHASES.index(phase) for phase in flush.phases]
         segments = flush.segments
         sm = np.full(len(segments.worker), -1) if segments.sm is None else segments.sm
         found = {
@@ -122,7 +120,11 @@ class EventRows:
             **dict(zip(_FLUSH_COLUMNS, (np.repeat(key, events) for key in keys), strict=True)),
             **{name: np.concatenate(parts) for name, parts in self.parts.items()},
         }
-        names = {"request_id": list(self.requests), "phase": REQUEST_PHASES, "kind": KINDS}
+        names = {
+            "request_id": list(self.requests),
+            "phase": passes.REQUEST_PHASES,
+            "kind": kv_events.KINDS,
+        }
         columns = {
             name: _nullable(values) if name in NULLABLE else pa.array(values)
             for name, values in found.items()
@@ -135,7 +137,7 @@ class EventRows:
 
 def _nullable(values: np.ndarray[Any, Any]) -> pa.Array:
     """-1 as null; ALL_HEADS is such a one."""
-    absent = values == ALL_HEADS
+    absent = values == kv_events.ALL_HEADS
     return pa.array(values, mask=absent) if absent.any() else pa.array(values)
 
 
@@ -164,7 +166,7 @@ class KernelRows:
 
     def frame(self) -> pd.DataFrame:
         """The table."""
-        frame = pd.DataFrame(self.rows, columns=KV_KERNELS.names)
+        frame = pd.DataFrame(self.rows, columns=tables.KV_KERNELS.names)
         whole = {c: "Int64" for c in frame.columns if c not in ("phase", "kernel")}
         return frame.astype(whole)
 

@@ -7,10 +7,9 @@ import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kvscope.events import ATTENTION, WRITE
-from kvscope.tables import GPU_KERNELS
+from kvscope.api.tables import kv_events, tables
 
-NAMES = {WRITE: "kvscope_write", ATTENTION: "kvscope_attention"}
+NAMES = {kv_events.WRITE: "kvscope_write", kv_events.ATTENTION: "kvscope_attention"}
 _PLACE = ["repeat", "step", "layer"]
 
 
@@ -28,7 +27,7 @@ class Launches:
         """
         columns = [*_PLACE, "short_name", "start_ns", "end_ns"]
         own = pc.starts_with(pc.field("short_name"), "kvscope_")
-        rows = pq.read_table(out_dir / GPU_KERNELS.file, columns=columns, filters=own)
+        rows = pq.read_table(out_dir / tables.GPU_KERNELS.file, columns=columns, filters=own)
         frame = rows.to_pandas().dropna(subset=_PLACE)
         parts = []
         for kernel, name in NAMES.items():

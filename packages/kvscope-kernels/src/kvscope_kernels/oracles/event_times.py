@@ -7,33 +7,40 @@ order. Imported traces without heads have no such segments.
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.arraytypes import Int64s
-from kvscope.collect.kv.flushes import Flush
-from kvscope.collect.oracles.flush_counts import FlushCounts
-from kvscope.events import ATTENTION, K_READ, V_READ, WRITE
-from kvscope.oracle import NONE, Violations, violations
+from kvscope.api.oracles import oracle
+from kvscope.api.tables import kv_events
+from kvscope_kernels.arraytypes import Int64s
+from kvscope_kernels.collect.flushes import Flush
+from kvscope_kernels.oracles.flush_counts import FlushCounts
 
 # Two readings of the same clock, one by the engine's Python, one beside the kernel.
 LAYER_TOLERANCE_NS = 1_000
 
 
-def event_of_other_kernel(counts: FlushCounts) -> Violations:
+def event_of_other_kernel(counts: FlushCounts) -> oracle.Violations:
     """The write kernel only writes; the attention kernel only reads, and starts after it."""
     flush = counts.flush
     names = [kernel.name for kernel in flush.kernels]
-    reads = np.array([name == ATTENTION for name in names])[flush.segments.kernel]
+    reads = np.array([name == kv_events.ATTENTION for name in names])[flush.segments.kernel]
     bad = np.flatnonzero(flush.of_segments(reads) != counts.is_read)
     if len(bad):
         owner = names[flush.segments.kernel[flush.segment[bad[0]]]]
-        return Violations(len(bad), f"{counts.describe_event(bad[0])} is from kernel '{owner}'")
+        return oracle.Violations(
+            len(bad), f"{counts.describe_event(bad[0])} is from kernel '{owner}'"
+        )
     bounds = {kernel.name: (kernel.start_ticks, kernel.end_ticks) for kernel in flush.kernels}
-    written, begun = bounds.get(WRITE, (None, None))[1], bounds.get(ATTENTION, (None, None))[0]
+    written, begun = (
+        bounds.get(kv_events.WRITE, (None, None))[1],
+        bounds.get(kv_events.ATTENTION, (None, None))[0],
+    )
     if written is not None and begun is not None and begun < written:
-        return Violations(1, f"attention begins at tick {begun}, the write ends at {written}")
-    return NONE
+        return oracle.Violations(
+            1, f"attention begins at tick {begun}, the write ends at {written}"
+        )
+    return oracle.NONE
 
 
-def event_outside_kernel(counts: FlushCounts) -> Violations | None:
+def event_outside_kernel(counts: FlushCounts) -> oracle.Violations | None:
     """Every event is within the interval of its kernel and, on a GPU, of its thread block."""
     flush = counts.flush
     bounds = [(k.start_ticks, k.end_ticks) for k in flush.kernels]
@@ -41,7 +48,7 @@ def event_outside_kernel(counts: FlushCounts) -> Violations | None:
         return None
     least, most = np.array(bounds, np.int64).T[:, flush.segments.kernel]
     timers = flush.segments.timers
-    outside = NONE
+    outside = oracle.NONE
     if timers is not None:
         start, end = timers["start_timer"], timers["end_timer"]
         astray = (start < least) | (end > most) | (end < start)
@@ -55,7 +62,7 @@ def event_outside_kernel(counts: FlushCounts) -> Violations | None:
         interval = f"{flush.start_ticks[event]} … {flush.end_ticks[event]}"
         return f"{counts.describe_event(event)}: ticks {interval}, its kernel has {within}"
 
-    return violations(np.flatnonzero(early | late), words) + outside
+    return oracle.violations(np.flatnonzero(early | late), words) + outside
 
 
 def is_filled(counts: FlushCounts) -> bool:
@@ -63,7 +70,7 @@ def is_filled(counts: FlushCounts) -> bool:
     return counts.run.clock.virtual and counts.run.every_head
 
 
-def kernel_not_filled(counts: FlushCounts) -> Violations:
+def kernel_not_filled(counts: FlushCounts) -> oracle.Violations:
     """The events of a modeled kernel begin with it and end with it."""
     flush = counts.flush
     owner = flush.segments.kernel[flush.segment]
@@ -74,15 +81,15 @@ def kernel_not_filled(counts: FlushCounts) -> Violations:
         and (kernel.start_ticks, kernel.end_ticks)
         != (flush.start_ticks[own].min(), flush.end_ticks[own].max())
     ]
-    return violations(wrong, "the events of kernel '{}' do not fill it".format)
+    return oracle.violations(wrong, "the events of kernel '{}' do not fill it".format)
 
 
-def _outside(flush: Flush, segments: npt.NDArray[np.intp]) -> Violations:
+def _outside(flush: Flush, segments: npt.NDArray[np.intp]) -> oracle.Violations:
     workers = flush.segments.worker[segments]
-    return violations(workers, "thread block {} ran outside its kernel's interval".format)
+    return oracle.violations(workers, "thread block {} ran outside its kernel's interval".format)
 
 
-def worker_repeated(counts: FlushCounts) -> Violations:
+def worker_repeated(counts: FlushCounts) -> oracle.Violations:
     """No two segments of a kernel have the same worker.
 
     The order of events is defined within a segment only.
@@ -96,10 +103,10 @@ def worker_repeated(counts: FlushCounts) -> Violations:
         of = f"segments of kernel '{flush.kernels[kernel].name}'"
         return f"{times[place]} {of} have worker {worker}"
 
-    return violations(np.flatnonzero(times > 1), words)
+    return oracle.violations(np.flatnonzero(times > 1), words)
 
 
-def events_overlap(counts: FlushCounts) -> Violations:
+def events_overlap(counts: FlushCounts) -> oracle.Violations:
     """The events of a worker are in order of time and do not overlap."""
     flush = counts.flush
     overlaps = flush.start_ticks[1:] < flush.end_ticks[:-1]
@@ -111,24 +118,24 @@ def events_overlap(counts: FlushCounts) -> Violations:
         return f"{begins} at tick {flush.start_ticks[event]}, {before}"
 
     same_worker = flush.segment[1:] == flush.segment[:-1]
-    return violations(np.flatnonzero(overlaps & same_worker) + 1, words)
+    return oracle.violations(np.flatnonzero(overlaps & same_worker) + 1, words)
 
 
-def v_read_before_k(counts: FlushCounts) -> Violations:
+def v_read_before_k(counts: FlushCounts) -> oracle.Violations:
     """A worker reads V of a block after its K, for the same tile and head."""
     flush = counts.flush
     if not counts.is_read.any():
-        return NONE
+        return oracle.NONE
     v, k = _paired(counts)
 
     def words(pair: int) -> str:
         begin, end = flush.start_ticks[v[pair]], flush.end_ticks[k[pair]]
         return f"{counts.describe_event(v[pair])} begins at tick {begin}, its K read ends at {end}"
 
-    return violations(np.flatnonzero(flush.start_ticks[v] < flush.end_ticks[k]), words)
+    return oracle.violations(np.flatnonzero(flush.start_ticks[v] < flush.end_ticks[k]), words)
 
 
-def kernel_outside_layer(counts: FlushCounts) -> Violations | None:
+def kernel_outside_layer(counts: FlushCounts) -> oracle.Violations | None:
     """On a CPU, every kernel is within its layer on the host's clock.
 
     The tolerance is the uncertainty of the clock plus 1 µs.
@@ -138,8 +145,8 @@ def kernel_outside_layer(counts: FlushCounts) -> Violations | None:
     if out_ns is None:
         return None
     if out_ns <= clock.uncertainty_ns + LAYER_TOLERANCE_NS:
-        return NONE
-    return Violations(1, f"a kernel is {out_ns} ns outside its layer")
+        return oracle.NONE
+    return oracle.Violations(1, f"a kernel is {out_ns} ns outside its layer")
 
 
 def _paired(counts: FlushCounts) -> tuple[Int64s, Int64s]:
@@ -151,9 +158,9 @@ def _paired(counts: FlushCounts) -> tuple[Int64s, Int64s]:
     kind = reads.kind[reads.run_first]
     owner = (flush.segment, flush.row, flush.kv_head, flush.block_position)
     columns = [reads.run_length, *map(reads.first, owner)]
-    alternate = np.array_equal(kind, np.resize([K_READ, V_READ], len(kind)))
+    alternate = np.array_equal(kind, np.resize([kv_events.K_READ, kv_events.V_READ], len(kind)))
     if alternate and all(np.array_equal(column[::2], column[1::2]) for column in columns):
-        return reads.of_runs(kind == V_READ), reads.of_runs(kind == K_READ)
+        return reads.of_runs(kind == kv_events.V_READ), reads.of_runs(kind == kv_events.K_READ)
     return _paired_by_sorting(counts)
 
 
@@ -171,9 +178,10 @@ def _paired_by_sorting(counts: FlushCounts) -> tuple[Int64s, Int64s]:
     key = key.reshape(-1)
     kind = flush.kind[at]
     of_k, of_v = (
-        np.bincount(key[kind == one], minlength=key.max() + 1) for one in (K_READ, V_READ)
+        np.bincount(key[kind == one], minlength=key.max() + 1)
+        for one in (kv_events.K_READ, kv_events.V_READ)
     )
     keep = of_k[key] == of_v[key]
     order = np.argsort(key[keep], kind="stable")
     places, kinds = at[keep][order], kind[keep][order]
-    return places[kinds == V_READ], places[kinds == K_READ]
+    return places[kinds == kv_events.V_READ], places[kinds == kv_events.K_READ]

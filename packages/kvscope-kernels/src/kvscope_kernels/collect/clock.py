@@ -11,14 +11,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from kvscope import limits
-from kvscope.arraytypes import Int64s
-from kvscope.collect.kv.flushes import Kernel
-from kvscope.errors import BadInput
-from kvscope.events import VIRTUAL_CLOCK
-from kvscope.reading import short_repr
-from kvscope.runfile import KERNEL_EVENTS, RUN_FILE
-from kvscope.runschema import ClockSampleRecord, TracingRecord
+from kvscope.api.errors import BadInput
+from kvscope.api.files import limits, reading
+from kvscope.api.settings import runschema
+from kvscope.api.tables import kv_events, runfile
+from kvscope_kernels import bounds
+from kvscope_kernels.arraytypes import Int64s
+from kvscope_kernels.collect.flushes import Kernel
 
 
 @dataclass(frozen=True)
@@ -37,10 +36,10 @@ class EventClock:
     uncertainty_ns: int
     resolution_ns: float = 0.0  # the step between two readings; 0 if it was not measured
     virtual: bool = False  # events take modeled time only, and recording them none
-    source: Path = Path(RUN_FILE)  # where the readings are from
+    source: Path = Path(runfile.RUN_FILE)  # where the readings are from
 
     @classmethod
-    def of_run(cls, tracing: TracingRecord | None, run_json: Path) -> "EventClock":
+    def of_run(cls, tracing: runschema.TracingRecord | None, run_json: Path) -> "EventClock":
         """The clock of a traced run. Raises BadInput if run.json lacks valid readings."""
         clock = tracing.clock if tracing else None
         readings, apart = _readings(clock.samples) if clock else ({}, [])
@@ -68,25 +67,25 @@ class EventClock:
             slopes,
             uncertainty,
             resolution_ns,
-            clock.name == VIRTUAL_CLOCK,
+            clock.name == kv_events.VIRTUAL_CLOCK,
             run_json,
         )
 
     def ns(self, ticks: Int64s, since: int = 0) -> Int64s:
         """Convert ticks since the instant `since` to host ns.
 
-        Raises BadInput if one is further from the clock's readings than limits.FARTHEST_EVENT_NS.
+        Raises BadInput if one is further from the clock's readings than bounds.FARTHEST_EVENT_NS.
         """
         if not len(ticks):
             return ticks
         shift = since - self.origin
         first, last = int(ticks.min()) + shift, int(ticks.max()) + shift
-        reach = int(limits.FARTHEST_EVENT_NS / max(self.slopes.max(), 1.0))
+        reach = int(bounds.FARTHEST_EVENT_NS / max(self.slopes.max(), 1.0))
         if not -reach <= first <= last <= reach:
             far = first if first < -reach else last
             raise BadInput(
                 f"{self.source}: tracing.clock has no reading within 190 years of the KV events at "
-                f"tick {far + self.origin}; the clock or {KERNEL_EVENTS} is of another run"
+                f"tick {far + self.origin}; the clock or {runfile.KERNEL_EVENTS} is of another run"
             )
         relative = ticks + shift
         piece = self._piece(relative, first, last)
@@ -108,7 +107,7 @@ class EventClock:
         return one if one == other else np.searchsorted(ends, relative, side="right")
 
 
-def _readings(samples: Sequence[ClockSampleRecord]) -> tuple[dict[int, int], list[int]]:
+def _readings(samples: Sequence[runschema.ClockSampleRecord]) -> tuple[dict[int, int], list[int]]:
     """The host's ns by ticks, and the uncertainties; empty if a sample lacks one of them."""
     readings, uncertainties = dict[int, int](), list[int]()
     for one in samples:
@@ -129,8 +128,8 @@ def _check_readings(run_json: Path, ticks: list[int], host_ns: list[int], uncert
     ):
         if value > most:
             raise BadInput(
-                f"{run_json}: the {name} of tracing.clock.samples reach {short_repr(value)}, where "
-                f"{most} at most is expected"
+                f"{run_json}: the {name} of tracing.clock.samples reach "
+                f"{reading.short_repr(value)}, where {most} at most is expected"
             )
 
 
@@ -144,6 +143,6 @@ def timer_ns(values: Int64s, segment: Int64s, pairs: dict[str, Int64s]) -> Int64
     clocks = np.maximum(pairs["end_clock"] - pairs["start_clock"], 1)
     slopes = (pairs["end_timer"] - pairs["start_timer"]) / clocks
     into = (values - pairs["start_clock"][segment]) * slopes[segment]
-    far = float(limits.TICKS[1])  # beyond what an EventClock reaches, which then says so
+    far = float(bounds.TICKS[1])  # beyond what an EventClock reaches, which then says so
     ns: Int64s = pairs["start_timer"][segment] + np.rint(into.clip(-far, far)).astype(np.int64)
     return ns

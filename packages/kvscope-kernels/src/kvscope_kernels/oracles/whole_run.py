@@ -6,14 +6,14 @@ from typing import Protocol
 
 import numpy as np
 
-from kvscope.arraytypes import Bools, Int64s
-from kvscope.collect.kv.clock import EventClock
-from kvscope.collect.kv.flushes import Flush
-from kvscope.collect.oracles.coverage import Coverage
-from kvscope.collect.oracles.flush_counts import FlushCounts, Places, as_slice
-from kvscope.collect.oracles.run_facts import RunFacts
-from kvscope.events import KINDS, V_READ
-from kvscope.oracle import NONE, Violations
+from kvscope.api.oracles import oracle
+from kvscope.api.tables import kv_events
+from kvscope_kernels.arraytypes import Bools, Int64s
+from kvscope_kernels.collect.clock import EventClock
+from kvscope_kernels.collect.flushes import Flush
+from kvscope_kernels.oracles.coverage import Coverage
+from kvscope_kernels.oracles.flush_counts import FlushCounts, Places, as_slice
+from kvscope_kernels.oracles.run_facts import RunFacts
 
 ENOUGH_GAPS = 60
 MOST_GAP_PER_DURATION = 2.0
@@ -66,20 +66,20 @@ class RunCounts(Protocol):
     dropped: int
 
 
-def passes_missing(counts: RunCounts) -> Violations:
+def passes_missing(counts: RunCounts) -> oracle.Violations:
     """The trace has each traced layer of each traced pass once, and no other pass."""
     return counts.coverage.violations()
 
 
-def counts_differ(counts: RunCounts) -> Violations:
+def counts_differ(counts: RunCounts) -> oracle.Violations:
     """run.json counts as many events and drops as the trace has."""
     due = counts.run.counted
     found = counts.events, counts.dropped
     words = "{} events and {} drops, run.json has {} and {}"
-    return NONE if due in (None, found) else Violations(1, words.format(*found, *due))
+    return oracle.NONE if due in (None, found) else oracle.Violations(1, words.format(*found, *due))
 
 
-def clock_factor_wrong(counts: RunCounts) -> Violations | None:
+def clock_factor_wrong(counts: RunCounts) -> oracle.Violations | None:
     """Time stamps enclose their event, and its duration has the unit of its start.
 
     Otherwise the gap between an event and its worker's next one is too long. It is measured for at
@@ -89,7 +89,7 @@ def clock_factor_wrong(counts: RunCounts) -> Violations | None:
     the check is made on a CPU only, and gaps of up to 250 ns are allowed. Modeled events follow
     each other without a gap.
     """
-    medians = {kind: counts.gaps.medians(kind) for kind in range(len(KINDS))}
+    medians = {kind: counts.gaps.medians(kind) for kind in range(len(kv_events.KINDS))}
     known = {kind: found for kind, found in medians.items() if found is not None}
     wide = [
         kind
@@ -97,23 +97,23 @@ def clock_factor_wrong(counts: RunCounts) -> Violations | None:
         if _is_wide(kind, gap, took, counts.gaps.on_gpu, counts.run.clock)
     ]
     if not wide:
-        return NONE if known else None
+        return oracle.NONE if known else None
     between, took = known[wide[0]]
     words = (
-        f"the short gaps after a {KINDS[wide[0]]} are {between:.0f} ticks, its median duration "
-        f"is {took:.0f}: stamps do not enclose the event, or its duration is in another unit than "
-        "its start"
+        f"the short gaps after a {kv_events.KINDS[wide[0]]} are {between:.0f} ticks, its median "
+        f"duration is {took:.0f}: stamps do not enclose the event, or its duration is in another "
+        "unit than its start"
     )
-    return Violations(len(wide), words)
+    return oracle.Violations(len(wide), words)
 
 
 def _is_wide(kind: int, gap: float, took: float, on_gpu: bool, clock: EventClock) -> bool:
     if clock.virtual:
         return gap > 0
     wide = gap > MOST_GAP_PER_DURATION * took
-    if kind <= V_READ and not on_gpu:
+    if kind <= kv_events.V_READ and not on_gpu:
         wide |= gap > max(MOST_GAP_PER_READ * took, _ticks(clock, SHORT_GAP_NS))
-    elif kind > V_READ:  # the next piece is elsewhere, and may be one token
+    elif kind > kv_events.V_READ:  # the next piece is elsewhere, and may be one token
         wide &= gap > _ticks(clock, SHORT_GAP_OF_WRITES_NS) and not on_gpu
     return wide
 
@@ -154,5 +154,5 @@ def _gaps(flush: Flush, own: Places, follows: Bools) -> dict[int, tuple[Int64s, 
     """The same of these events, for each that the next one `follows`."""
     between = flush.start_ticks[own][1:] - flush.end_ticks[own][:-1]
     took, kind = flush.duration_ticks[own][:-1], flush.kind[own][:-1]
-    of_kind = {k: follows & (kind == k) for k in range(len(KINDS))}
+    of_kind = {k: follows & (kind == k) for k in range(len(kv_events.KINDS))}
     return {k: (between[those], took[those]) for k, those in of_kind.items() if those.any()}

@@ -4,16 +4,16 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from kvscope.collect.kv.clock import EventClock
-from kvscope.collect.kv.flushes import Flush
-from kvscope.collect.oracles.block_tables import BlockTables
-from kvscope.collect.oracles.coverage import Coverage
-from kvscope.collect.oracles.flush_counts import FlushCounts
-from kvscope.collect.oracles.registry import OF_FLUSHES, OF_RUNS
-from kvscope.collect.oracles.run_facts import RunFacts
-from kvscope.collect.oracles.whole_run import Gaps
-from kvscope.events import KERNELS
-from kvscope.results import Run
+from kvscope.api.runs import RunData
+from kvscope.api.tables import kv_events
+from kvscope_kernels.collect.clock import EventClock
+from kvscope_kernels.collect.flushes import Flush
+from kvscope_kernels.oracles.block_tables import BlockTables
+from kvscope_kernels.oracles.coverage import Coverage
+from kvscope_kernels.oracles.flush_counts import FlushCounts
+from kvscope_kernels.oracles.registry import OF_FLUSHES, OF_RUNS
+from kvscope_kernels.oracles.run_facts import RunFacts
+from kvscope_kernels.oracles.whole_run import Gaps
 
 # Violations that drops explain; they are reported once, as `events_dropped`.
 DUE_TO_DROPS = ("k_reads_missing", "v_reads_missing", "heads_missing", "tokens_not_written")
@@ -33,7 +33,7 @@ class Judge:
         self._first: dict[str, str] = {}
 
     @classmethod
-    def of_run(cls, run: Run) -> "Judge":
+    def of_run(cls, run: RunData) -> "Judge":
         """The judge of a traced run. Raises BadInput if its run.json has no clock for KV events."""
         return cls(RunFacts.of_run(run))
 
@@ -83,7 +83,7 @@ def _drops_explain_gaps(counts: FlushCounts) -> bool:
     dropped = counts.flush.segments.dropped
     if dropped is None or not dropped.any():
         return False
-    due = sum(counts.demand.events(kernel) for kernel in KERNELS)
+    due = sum(counts.demand.events(kernel) for kernel in kv_events.KERNELS)
     return bool(len(counts.flush) + dropped.sum() == due)
 
 

@@ -6,12 +6,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from kvscope.collect.host_times import duration_ns, instants_ns, require_times
-from kvscope.collect.kv.clock import EventClock
-from kvscope.collect.kv.flushes import Flush
-from kvscope.passes import phase_of_requests
-from kvscope.results import Run
-from kvscope.runfile import RUN_FILE
+from kvscope.api.runs import RunData, traces
+from kvscope.api.tables import passes, runfile
+from kvscope_kernels.collect.clock import EventClock
+from kvscope_kernels.collect.flushes import Flush
 
 Positions = dict[int, int]  # of each block: its place in the request
 
@@ -70,7 +68,7 @@ class Schedule:
         for name in sorted({*due, *found}):
             if due.get(name) != found.get(name):
                 return f"request {name}: {found.get(name, 'absent')}, scheduled {due.get(name)}"
-        phase = phase_of_requests(phase for phase, _, _ in due.values())
+        phase = passes.phase_of_requests(phase for phase, _, _ in due.values())
         return "" if phase == flush.phase else f"phase {flush.phase}, scheduled {phase}"
 
 
@@ -84,11 +82,11 @@ class LayerTimes:
     intervals: dict[tuple[int, int, int], tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
-    def of_run(cls, run: Run) -> "LayerTimes":
+    def of_run(cls, run: RunData) -> "LayerTimes":
         """Read layers.parquet; empty if the run has none."""
         frame = run.layers
-        start = instants_ns(run, frame["repeat"], frame["start_s"])
-        end = start + duration_ns(frame["duration_s"])
+        start = traces.instants_ns(run, frame["repeat"], frame["start_s"])
+        end = start + traces.duration_ns(frame["duration_s"])
         keys = zip(frame["repeat"], frame["step"], frame["layer"], strict=True)
         return cls(dict(zip(keys, zip(start.tolist(), end.tolist(), strict=True), strict=True)))
 
@@ -130,13 +128,13 @@ class RunFacts:
     every_head: bool = True  # whether no KV head is left out
 
     @classmethod
-    def of_run(cls, run: Run) -> "RunFacts":
+    def of_run(cls, run: RunData) -> "RunFacts":
         """The facts of a traced run. Raises BadInput if its run.json has no clock for KV events.
 
         Traced passes and preemptions of an imported trace are unknown.
         """
-        require_times(run)
-        clock = EventClock.of_run(run.record.tracing, run.directory / RUN_FILE)
+        traces.require_times(run)
+        clock = EventClock.of_run(run.record.tracing, run.directory / runfile.RUN_FILE)
         layers, schedule = LayerTimes.of_run(run), Schedule(run.batch)
         tracing, engine = run.record.tracing, run.record.engine
         if not tracing or not tracing.states("step_stride") or tracing.layers is None:
@@ -164,7 +162,7 @@ class RunFacts:
         return self.found.of(flush.repeat, request, flush.step) if self.found else {}
 
 
-def _preempted(run: Run) -> dict[tuple[int, str], list[int]]:
+def _preempted(run: RunData) -> dict[tuple[int, str], list[int]]:
     """The steps whose scheduling preempted a request, by (repeat, request)."""
     lost = run.preemptions[run.preemptions["event"] == "preempt"]
     found: dict[tuple[int, str], list[int]] = {}

@@ -4,11 +4,11 @@ from functools import cached_property
 
 import numpy as np
 
-from kvscope.arraytypes import Bools, Int64s, Ints
-from kvscope.collect.kv.demand import Demand
-from kvscope.collect.kv.flushes import Flush
-from kvscope.collect.oracles.run_facts import RunFacts
-from kvscope.events import ALL_HEADS, KINDS, V_READ, V_WRITE
+from kvscope.api.tables import kv_events
+from kvscope_kernels.arraytypes import Bools, Int64s, Ints
+from kvscope_kernels.collect.demand import Demand
+from kvscope_kernels.collect.flushes import Flush
+from kvscope_kernels.oracles.run_facts import RunFacts
 
 Places = slice | Int64s
 
@@ -55,20 +55,20 @@ class FlushCounts:
         self.flush, self.run = flush, run
         self.moved = moved  # descriptions of requests whose blocks changed; None if unknown
         self.demand = Demand(flush)
-        self.heads = [ALL_HEADS] if flush.kv_heads is None else flush.kv_heads
+        self.heads = [kv_events.ALL_HEADS] if flush.kv_heads is None else flush.kv_heads
 
     @cached_property
     def is_read(self) -> Bools:
         """Which events are reads."""
-        return self.flush.kind <= V_READ
+        return self.flush.kind <= kv_events.V_READ
 
     def head_column(self, heads: Ints) -> Int64s:
         """The places of heads among the traced heads; -1 for other heads."""
         if self.flush.kv_heads is None:
-            return np.where(heads == ALL_HEADS, 0, -1)
+            return np.where(heads == kv_events.ALL_HEADS, 0, -1)
         known = np.full(max(self.heads, default=0) + 2, -1)  # the last for every other head
         known[self.heads] = np.arange(len(self.heads))
-        columns: Int64s = known[np.clip(heads, ALL_HEADS, len(known) - 1)]
+        columns: Int64s = known[np.clip(heads, kv_events.ALL_HEADS, len(known) - 1)]
         return columns
 
     @cached_property
@@ -170,7 +170,7 @@ class FlushCounts:
         scheduled, (at, *span) = self.flush.scheduled, self.written_spans
         row, total = self.flush.row[at], int(scheduled.sum())
         first = (np.cumsum(scheduled) - scheduled)[row]
-        first += np.where(self.flush.kind[at] == V_WRITE, total, 0)
+        first += np.where(self.flush.kind[at] == kv_events.V_WRITE, total, 0)
         begins, ends = (
             np.bincount(first + edge.clip(0, scheduled[row]), minlength=2 * total + 1)
             for edge in span
@@ -193,8 +193,9 @@ class FlushCounts:
         flush = self.flush
         row, head = int(flush.row[event]), int(flush.kv_head[event])
         of = f"request {flush.requests[row]}" if flush.known_row[event] else f"row {row}"
-        of += "" if head == ALL_HEADS else f", head {head}"
-        return f"{KINDS[flush.kind[event]]} of {of}, block position {flush.block_position[event]}"
+        of += "" if head == kv_events.ALL_HEADS else f", head {head}"
+        kind, position = kv_events.KINDS[flush.kind[event]], flush.block_position[event]
+        return f"{kind} of {of}, block position {position}"
 
 
 def first_index(wrong: Bools) -> tuple[int, ...]:
