@@ -60,6 +60,6 @@ def test_every_file_that_the_architecture_names_exists() -> None:
     text = (DOCS / "ARCHITECTURE.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`([\w./]+(?:\.py|\.smk|/))`", text))
     assert len(named) > 30
-    places = (SOURCE, DOCS.parent)
+    places = (SOURCE, DOCS.parent, *DOCS.parent.glob("packages/*/src/kvscope_*"))
     missing = [name for name in named if not any((place / name).exists() for place in places)]
     assert not missing
