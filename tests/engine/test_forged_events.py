@@ -16,7 +16,6 @@ from kvscope.analyse.check import check_run
 from kvscope.analyse.experiment import analyse
 from kvscope.collect.collector import collect_run
 from kvscope.collect.traces import verdicts
-from kvscope.events import K_READ, K_WRITE, V_READ, V_WRITE
 from kvscope.files import read_json, write_json
 from kvscope.limits import LONGEST_FLUSH_BYTES
 from kvscope.results import Run
@@ -25,6 +24,7 @@ from kvscope.tables import KV_EVENTS
 from kvscope.verdict import HELD, NOT_APPLICABLE
 from kvscope.zstd_lines import zstd_lines
 from kvscope_kernels.collect.flushes import Flush, parse_flush
+from kvscope_kernels.kv_events import K_READ, K_WRITE, V_READ, V_WRITE
 from kvscope_kernels.oracles.judge import Judge, judge_flushes
 from kvscope_kernels.reader import READER
 from tests.unit.kv_flushes import with_columns

@@ -18,12 +18,12 @@ import zstandard
 from kvscope import tables
 from kvscope.analyse.records import read_records
 from kvscope.collect.collector import collect_run
-from kvscope.events import KINDS
 from kvscope.runfile import KERNEL_EVENTS
 from kvscope_kernels.analyse.access import find_trace
 from kvscope_kernels.analyse.events import read_events
 from kvscope_kernels.analyse.reuse import reuses_of
 from kvscope_kernels.collect import tables as kv_tables
+from kvscope_kernels.kv_events import KINDS
 
 from .kv_flushes import GPU_CYCLES_PER_NS, Batch
 from .test_collect_run import profiled

@@ -1,4 +1,4 @@
-"""Runs with KV events where no installed package reads these."""
+"""Runs with KV events, and plans of such, where no installed package traces or reads these."""
 
 from pathlib import Path
 
@@ -9,6 +9,9 @@ from kvscope.analyse.records import read_records
 from kvscope.collect import traces
 from kvscope.collect.collector import collect_run
 from kvscope.errors import BadInput
+from kvscope.plan.grid import expand
+from kvscope.plan.layers import SHIPPED_CONFIG
+from kvscope.run.events import recorder_of
 from kvscope.runfile import KERNEL_EVENTS
 
 from .kv_access_fixture import write_traced_run
@@ -62,3 +65,32 @@ def test_several_readers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvscope.plugins.names", lambda group: ("one", "other"))
     with pytest.raises(BadInput, match=r"several packages, one, other; keep one"):
         traces.installed_reader()
+
+
+PLAIN = ("device=cpu", "model=tiny-llama")
+
+
+def refusal(*words: str) -> str:
+    with pytest.raises(BadInput) as raised:
+        expand(None, [*PLAIN, *words], SHIPPED_CONFIG)
+    return str(raised.value)
+
+
+def test_without_the_package_its_kernels_are_refused_and_all_else_is_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    instrumented = "engine.attention=instrumented"
+    assert len(expand(None, [*PLAIN, instrumented], SHIPPED_CONFIG).experiments) == 1
+    monkeypatch.setattr("kvscope.plan.rules.is_installed", lambda: False)
+    assert "tracing=full needs the package kvscope-kernels" in refusal("tracing=full", instrumented)
+    assert f"{instrumented} needs the package kvscope-kernels" in refusal(instrumented)
+    assert len(expand(None, [*PLAIN], SHIPPED_CONFIG).experiments) == 1
+
+
+def test_a_run_that_is_not_traced_records_no_events(tmp_path: Path) -> None:
+    (found,) = expand(None, [*PLAIN], SHIPPED_CONFIG).experiments
+    recorder = recorder_of(found.experiment, None, tmp_path)
+    with recorder.record():
+        pass
+    assert recorder.facts(0) == {}
+    assert not [*tmp_path.iterdir()]

@@ -54,6 +54,7 @@ try report core
 declare -A brings=(
     [kvscope-cluster]="status core"
     [kvscope-explain]="explain core"
+    [kvscope-kernels]="run engine.attention=instrumented tracing=full ${tiny[*]} --out traced"
     [kvscope-model]="run device=modeled ${tiny[*]} --out modeled"
     [kvscope-offload]="run device=offload_modeled model=opt-6.7b batching=prefill_first ${tiny[*]} --out offload"
     [kvscope-paper]="plan study=paper device=modeled"

@@ -5,29 +5,23 @@
 - `evidence`, what a run has: `ALL` kinds, among them `PASSES`, `CLOCK`, `ORDER`, `STALLS` and
   `KV_GROUPS`; `of_recording`, what the records of a server hold
 - `runfile`, run.json: `read_record` and `write_run`, `file_records`, `is_complete`, `run_sha256`;
-  the names `RUN_FILE`, `KERNEL_EVENTS`, `NSYS_EXPORT` and `NSYS_REPORT`, the key `TRACING`, the
-  words `COMPLETE` and `RECORDED`
+  the names `RUN_FILE`, `KERNEL_EVENTS`, `SPOOL`, `NSYS_EXPORT` and `NSYS_REPORT`, the key
+  `TRACING`, the words `COMPLETE` and `RECORDED`
 - `actions`: `Action`, and `action` of a name; `RECOMPUTE` and `SWAP`
 - `copies`: `DIRECTIONS`, `IN` and `OUT`; kinds of transfers, `KV` and `INPUTS`;
   clocks of copies, `LOG` and `VIRTUAL_CLOCK`
 - `passes`: phases, `PREFILL`, `DECODE` and `MIXED`, all in `PASS_PHASES`, those of a request in
   `REQUEST_PHASES`; `phase_of_requests` in a pass
-- `kv_events`: kinds of accesses by code, `K_READ`, `V_READ`, `K_WRITE`, `V_WRITE`, with their
-  names in `KINDS`; of a flush its `KERNELS`, `WRITE` and `ATTENTION`, its `COLUMNS`,
-  `COLUMNS_VERSION` and `FLUSH_VERSION`, `decode_records` and `ALL_HEADS`; a kernel's `RECORD` of
-  an access, with `RECORD_ALL_HEADS`; `VIRTUAL_CLOCK`
 - `kv_plan`: `KvGroup`, `has_one_block_table`, `unless_one_block_table`
 - `rebuilds`: `rebuild_parts`, in which K and V are made of a request's activations
 """
 
 from kvscope import actions, copies, evidence, kv_plan, passes, rebuilds, runfile, tables
-from kvscope import events as kv_events
 
 __all__ = [
     "actions",
     "copies",
     "evidence",
-    "kv_events",
     "kv_plan",
     "passes",
     "rebuilds",

@@ -2,13 +2,17 @@
 
 - `platforms` says what vLLM computes on: `is_cuda`, `is_vllms`
 - `kv_planning` has `plan`, vLLM's own of the KV cache of a model
+- `attention`: the base classes of a backend, `AnyBlocks`, its `CausalAttention` and `BatchBuilder`,
+  which makes `AttentionMetadata` of vLLM's `CommonAttentionMetadata`; `batch_rows`, each a
+  `BatchRow`
 - `connectors`: `SwapConnector`, the base class of KV connectors, its `SwapOrders` of `Blocks`, and
   the `Link` on which orders take virtual time; `contexts` of the requests of a pass, their
   `external_id`; `require_one_block_table`
 """
 
 from kvscope.engine.vllm import kv_planning, platforms
+from kvscope.engine.vllm.attention import base as attention
 from kvscope.engine.vllm.connectors import base as connectors
 from kvscope.engine.vllm.kv_groups import groups_of
 
-__all__ = ["connectors", "groups_of", "kv_planning", "platforms"]
+__all__ = ["attention", "connectors", "groups_of", "kv_planning", "platforms"]

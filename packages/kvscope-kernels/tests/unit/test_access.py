@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from kvscope import tables
 from kvscope.analyse.records import Records
 from kvscope.errors import BadInput
-from kvscope.events import KINDS
 from kvscope.runfile import write_run
 from kvscope_kernels.analyse.access import KvTrace, covered_ns, find_trace
 from kvscope_kernels.analyse.access_metrics import METRICS
 from kvscope_kernels.analyse.events import Events, phases_of, read_events, traced_parts
 from kvscope_kernels.analyse.reuse import Reuses, bursts_of, distinct_between, keys, reuses_of
+from kvscope_kernels.kv_events import KINDS
 from tests.run_records import facts_of
 from tests.unit.kv_access_fixture import Served, events_frame, serve, write_traced_run
 

@@ -13,7 +13,8 @@ import pandas as pd
 
 from kvscope.api.oracles import oracle, run_tables, virtual
 from kvscope.api.runs import planned
-from kvscope.api.tables import evidence, kv_events, runfile
+from kvscope.api.tables import evidence, runfile
+from kvscope_kernels import kv_events
 from kvscope_kernels.collect.flushes import read_flushes
 from kvscope_model.arraytypes import Bools, Floats, Ints
 from kvscope_model.device import Modeled

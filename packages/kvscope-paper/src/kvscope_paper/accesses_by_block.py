@@ -12,8 +12,8 @@ import pandas as pd
 
 from kvscope.api.figures import charts, theme
 from kvscope.api.sections import StudyData
-from kvscope.api.tables import kv_events
 from kvscope.api.wording import traits
+from kvscope_kernels import kv_events
 from kvscope_kernels.analyse import events as traced
 from kvscope_kernels.analyse.access import KvTrace, trace_to_draw
 from kvscope_paper.arrays import Bools

@@ -5,7 +5,7 @@ import math
 import pandas as pd
 
 from kvscope.api.sections import ReportedRun
-from kvscope.api.tables import kv_events
+from kvscope_kernels import kv_events
 from kvscope_kernels.analyse import events as traced
 from kvscope_kernels.analyse.access import trace_to_draw
 

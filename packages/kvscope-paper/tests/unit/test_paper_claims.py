@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvscope.events import K_READ, K_WRITE, V_READ
 from kvscope.runschema import EngineRecord
 from kvscope.time_sources import MEASURED, MODELED
 from kvscope_kernels.analyse.events import COLUMNS, Events
+from kvscope_kernels.kv_events import K_READ, K_WRITE, V_READ
 from kvscope_paper.claims import accesses
 from kvscope_paper.claims.judging import (
     FAILS,

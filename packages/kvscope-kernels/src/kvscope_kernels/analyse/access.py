@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 
 from kvscope.api.runs import RunView, kept
 from kvscope.api.sections import ReportedRun
-from kvscope.api.tables import kv_events, tables
+from kvscope.api.tables import tables
+from kvscope_kernels import kv_events
 from kvscope_kernels.analyse.events import Events, read_events
 from kvscope_kernels.analyse.reuse import Bursts, Reuses, bursts_of, keys, reuses_of, starts_of
 from kvscope_kernels.arraytypes import Int64s

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvscope.api.errors import BadInput
-from kvscope.api.tables import kv_events, passes, tables
+from kvscope.api.tables import passes, tables
+from kvscope_kernels import kv_events
 from kvscope_kernels.arraytypes import Bools, Int64s, Ints
 
 NONE = -1  # stands for null: no request of the batch, all heads at once

@@ -1,6 +1,6 @@
 """Conversion of kernel clock ticks to ns since the run's start on the host's monotonic clock.
 
-`docs/TRACE_SPEC.md` describes the model. Ticks may reach 2^63, where a double resolves only
+`docs/KV_EVENTS.md` describes the model. Ticks may reach 2^63, where a double resolves only
 hundreds of ticks, so origins are subtracted as integers before any multiplication.
 """
 
@@ -14,8 +14,8 @@ import numpy.typing as npt
 from kvscope.api.errors import BadInput
 from kvscope.api.files import limits, reading
 from kvscope.api.settings import runschema
-from kvscope.api.tables import kv_events, runfile
-from kvscope_kernels import bounds
+from kvscope.api.tables import runfile
+from kvscope_kernels import bounds, kv_events
 from kvscope_kernels.arraytypes import Int64s
 from kvscope_kernels.collect.flushes import Kernel
 

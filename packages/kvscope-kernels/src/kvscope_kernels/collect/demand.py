@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from kvscope.api.tables import kv_events
+from kvscope_kernels import kv_events
 from kvscope_kernels.arraytypes import Bools, Int64s
 from kvscope_kernels.collect.flushes import Flush
 

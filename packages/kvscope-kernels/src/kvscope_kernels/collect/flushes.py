@@ -15,8 +15,8 @@ import orjson
 from kvscope.api.errors import BadInput
 from kvscope.api.files import limits, reading, zstd_lines
 from kvscope.api.runs import json_values
-from kvscope.api.tables import kv_events, passes
-from kvscope_kernels import bounds
+from kvscope.api.tables import passes
+from kvscope_kernels import bounds, kv_events
 from kvscope_kernels.arraytypes import Int64s
 
 # Of version 1: mostly below 256, and read three times as fast then.
@@ -71,7 +71,7 @@ class Flush:
 
     A request is a row of the batch; `kv_heads` are the traced heads, None in an imported trace that
     does not distinguish heads, and then a kernel that is absent was not traced.
-    `docs/TRACE_SPEC.md` has the meaning of every field.
+    `docs/KV_EVENTS.md` has the meaning of every field.
     """
 
     repeat: int

@@ -7,7 +7,8 @@ import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kvscope.api.tables import kv_events, tables
+from kvscope.api.tables import tables
+from kvscope_kernels import kv_events
 
 NAMES = {kv_events.WRITE: "kvscope_write", kv_events.ATTENTION: "kvscope_attention"}
 _PLACE = ["repeat", "step", "layer"]

@@ -13,7 +13,8 @@ import pandas as pd
 import pyarrow as pa
 
 from kvscope.api.runs import traces
-from kvscope.api.tables import kv_events, passes, tables
+from kvscope.api.tables import passes, tables
+from kvscope_kernels import kv_events
 from kvscope_kernels.arraytypes import Int64s
 from kvscope_kernels.collect.clock import EventClock, timer_ns
 from kvscope_kernels.collect.flushes import Flush, prefetch, read_flushes

@@ -10,8 +10,8 @@ import pandas as pd
 
 from kvscope.api.figures import charts
 from kvscope.api.sections import ReportedRun, StudyData
-from kvscope.api.tables import kv_events
 from kvscope.api.words import quantities
+from kvscope_kernels import kv_events
 from kvscope_kernels.analyse.access import KvTrace, trace_to_draw
 from kvscope_kernels.analyse.events import Events
 

@@ -1,7 +1,7 @@
 """Oracles of accesses: every block is read, and every token written, as the batch demands.
 
 Reads are counted by slot (a block position of a request), head, and K or V, and compared with the
-number of query tiles that reach the slot. Writes are counted by token. docs/TRACE_SPEC.md describes
+number of query tiles that reach the slot. Writes are counted by token. docs/KV_EVENTS.md describes
 how kernels make events. An oracle does not apply where its premise is unknown, such as the heads in
 an imported trace.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from kvscope.api.oracles import oracle
-from kvscope.api.tables import kv_events
+from kvscope_kernels import kv_events
 from kvscope_kernels.arraytypes import Bools, Int64s
 from kvscope_kernels.oracles.flush_counts import FlushCounts, first_index
 

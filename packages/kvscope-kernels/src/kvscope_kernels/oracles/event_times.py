@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.api.oracles import oracle
-from kvscope.api.tables import kv_events
+from kvscope_kernels import kv_events
 from kvscope_kernels.arraytypes import Int64s
 from kvscope_kernels.collect.flushes import Flush
 from kvscope_kernels.oracles.flush_counts import FlushCounts

@@ -4,7 +4,7 @@ from functools import cached_property
 
 import numpy as np
 
-from kvscope.api.tables import kv_events
+from kvscope_kernels import kv_events
 from kvscope_kernels.arraytypes import Bools, Int64s, Ints
 from kvscope_kernels.collect.demand import Demand
 from kvscope_kernels.collect.flushes import Flush

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kvscope.api.runs import RunData
-from kvscope.api.tables import kv_events
+from kvscope_kernels import kv_events
 from kvscope_kernels.collect.clock import EventClock
 from kvscope_kernels.collect.flushes import Flush
 from kvscope_kernels.oracles.block_tables import BlockTables

@@ -3,7 +3,7 @@
 from typing import Any
 
 from kvscope.api.oracles import oracle
-from kvscope.api.tables import kv_events
+from kvscope_kernels import kv_events
 from kvscope_kernels.oracles import accesses, blocks, event_times, whole_run
 from kvscope_kernels.oracles.flush_counts import FlushCounts
 from kvscope_kernels.oracles.whole_run import RunCounts

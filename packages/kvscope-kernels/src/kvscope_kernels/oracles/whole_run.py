@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from kvscope.api.oracles import oracle
-from kvscope.api.tables import kv_events
+from kvscope_kernels import kv_events
 from kvscope_kernels.arraytypes import Bools, Int64s
 from kvscope_kernels.collect.clock import EventClock
 from kvscope_kernels.collect.flushes import Flush

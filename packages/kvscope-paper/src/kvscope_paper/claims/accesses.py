@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 from kvscope.api.sections import ReportedRun
-from kvscope.api.tables import kv_events
 from kvscope.api.wording import wording
 from kvscope.api.words import time_sources
+from kvscope_kernels import kv_events
 from kvscope_kernels.analyse import events as traced
 from kvscope_kernels.analyse.access import trace_to_draw
 from kvscope_paper.arrays import Bools

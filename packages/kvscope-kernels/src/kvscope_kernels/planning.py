@@ -1,14 +1,12 @@
 """How many KV events an experiment on a GPU records, and the disk that they take."""
 
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-from kvscope.plan.parts import EVENT_BYTES
-from kvscope.plan.walltime import expected_repeats
-
-if TYPE_CHECKING:
-    from kvscope.plan.experiment import Experiment
-    from kvscope.plan.workload import Workload
+from kvscope.api.experiments import Experiment
+from kvscope.api.tracing import tracing
+from kvscope_kernels.kv_events import RECORD
 
 TILE_ROWS = 64  # of a prefill's tile: queries times the query heads that share a KV head
 TILE_ROWS_FLOAT32 = 16
@@ -17,43 +15,44 @@ TILE_ROWS_FLOAT32 = 16
 STORED_BYTES = 6 + 4
 
 
+class Workload(Protocol):
+    """What is asked of an experiment's workload."""
+
+    def lengths(self, seed: int) -> Sequence[Any]:
+        """The lengths of each request."""
+
+
 def tile_tokens(group: int, element_bytes: int) -> int:
     """Most queries of a tile on a GPU, where `group` query heads share a KV head."""
     return max(1, (TILE_ROWS if element_bytes < 4 else TILE_ROWS_FLOAT32) // group)
 
 
-def events_of_a_repeat(experiment: "Experiment") -> int:
-    """KV events of serving the request list once on a GPU; 0 without tracing.
+def events_of_a_repeat(experiment: Experiment) -> int:
+    """KV events of serving the request list once on a GPU, of a traced experiment.
 
-    By what kernels owe (docs/TRACE_SPEC.md), for each traced layer: 2 for each block that a request
+    By what kernels owe (docs/KV_EVENTS.md), for each traced layer: 2 for each block that a request
     writes in a pass; and for each traced KV head 2 for each block that a tile of queries reads.
     Exact where prompts are computed whole and once: what preemptions compute again comes on top,
     and what the prefix cache has is less.
     """
-    tracing, model = experiment.tracing, experiment.model
-    if tracing.name == "none":
-        return 0
+    asked, model = experiment.tracing, experiment.model
     tile = tile_tokens(model.attention_heads // model.kv_heads, model.number_bytes)
     writes, reads = _blocks(experiment.workload, experiment.seed, experiment.cache.block_size, tile)
     layers, heads = (
-        -(-model.layers // tracing.layer_stride),
-        -(-model.kv_heads // tracing.head_stride),
+        -(-model.layers // asked.layer_stride),
+        -(-model.kv_heads // asked.head_stride),
     )
-    return 2 * layers * (writes + heads * reads) // tracing.step_stride
+    return 2 * layers * (writes + heads * reads) // asked.step_stride
 
 
-def spool_bytes(experiment: "Experiment") -> int:
-    """The temporary file of a repeat's events."""
-    return EVENT_BYTES * events_of_a_repeat(experiment)
-
-
-def stored_bytes(experiment: "Experiment") -> int:
-    """The events of all repeats as a run keeps them."""
-    return round(STORED_BYTES * events_of_a_repeat(experiment) * expected_repeats(experiment))
+def events_on_disk(experiment: Experiment) -> tracing.EventsOnDisk:
+    """The temporary file of a repeat's events, and the events as a run keeps them."""
+    events = events_of_a_repeat(experiment)
+    return tracing.EventsOnDisk(RECORD.itemsize * events, STORED_BYTES * events)
 
 
 @lru_cache(maxsize=64)
-def _blocks(workload: "Workload", seed: int, block_size: int, tile: int) -> tuple[int, int]:
+def _blocks(workload: Workload, seed: int, block_size: int, tile: int) -> tuple[int, int]:
     """Blocks that requests write in passes, and that tiles read of one KV head."""
     writes = reads = 0
     for one in workload.lengths(seed):

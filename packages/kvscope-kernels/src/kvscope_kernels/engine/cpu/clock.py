@@ -14,8 +14,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from kvscope.engine.attention.clock import TickClock
-from kvscope.machine import processor
+from kvscope.api.machine import processor
+from kvscope_kernels.engine.clock import TickClock
 
 CLOCK_MONOTONIC = 1  # what perf_counter_ns reads on Linux
 

@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvscope.engine.attention.clock import TickClock
-from kvscope.engine.attention.cpu.buffer import DROPPED, USED, Counts, CpuBuffer, CpuSegments
-from kvscope.engine.attention.flush import Column, Launch
-from kvscope.engine.attention.tracer import SpooledTracer, TracedPass
-from kvscope.events import RECORD
-from kvscope.plan.experiment import Experiment
+from kvscope.api.experiments import Experiment
+from kvscope_kernels.engine.clock import TickClock
+from kvscope_kernels.engine.cpu.buffer import DROPPED, USED, Counts, CpuBuffer, CpuSegments
+from kvscope_kernels.engine.flush import Column, Launch
+from kvscope_kernels.engine.tracer import SpooledTracer, TracedPass
+from kvscope_kernels.kv_events import RECORD
 
 BUFFERS = 2
 EVENTS_OF_A_PIECE = EVENTS_OF_A_READ = 2  # K and V

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 import triton
 
-from kvscope.engine.attention.cuda import kernels
-from kvscope.engine.attention.cuda.batch import MAX_SPLITS, CudaBatch, Tiles
-from kvscope.engine.attention.cuda.buffer import CudaSegments
+from kvscope_kernels.engine.cuda import kernels
+from kvscope_kernels.engine.cuda.batch import MAX_SPLITS, CudaBatch, Tiles
+from kvscope_kernels.engine.cuda.buffer import CudaSegments
 
 HARDWARE, LOGICAL = 0, 1  # clocks
 CLOCK = LOGICAL if os.environ.get("TRITON_INTERPRET") == "1" else HARDWARE

@@ -1,7 +1,7 @@
 """The CPU kernels: `write` puts K and V into their blocks, `attend` reads the blocks.
 
 Both are compiled with tracing and without: where `events` is None, Numba leaves out what it does
-not need. Which events they write is said in docs/TRACE_SPEC.md.
+not need. Which events they write is said in docs/KV_EVENTS.md.
 
 The cache of a layer is a flat array; `strides` are its elements from block to block and from head
 to head. One head of one block holds `block_size` rows of K, then as many of V. Its elements are
@@ -15,9 +15,9 @@ from llvmlite import ir
 from numba import get_thread_id, njit, prange, types
 from numba.extending import intrinsic
 
-from kvscope.engine.attention.cpu.buffer import DROPPED, USED
-from kvscope.engine.attention.cpu.clock import ticks
-from kvscope.events import K_READ, K_WRITE, LONGEST_TICKS, RECORD_ALL_HEADS, V_READ
+from kvscope_kernels.engine.cpu.buffer import DROPPED, USED
+from kvscope_kernels.engine.cpu.clock import ticks
+from kvscope_kernels.kv_events import K_READ, K_WRITE, LONGEST_TICKS, RECORD_ALL_HEADS, V_READ
 
 # Sums may be taken in any order, but infinities stay what they are.
 FAST = {"reassoc", "contract", "nsz", "arcp"}

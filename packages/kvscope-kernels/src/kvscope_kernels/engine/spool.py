@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.errors import CannotWrite
+from kvscope.api.errors import CannotWrite
 
 MOST_PARTS = 1024  # that Linux writes in one call
 

@@ -18,7 +18,7 @@ which the tests use, has no clock.
 import triton
 import triton.language as tl
 
-from kvscope import events
+from kvscope_kernels import kv_events as events
 
 EVENT_WORDS = tl.constexpr(events.RECORD_WORDS)
 LONGEST = tl.constexpr(events.LONGEST_TICKS)

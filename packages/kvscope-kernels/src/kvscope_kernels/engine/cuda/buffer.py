@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from kvscope.engine.attention.spool import Spool
-from kvscope.engine.attention.tracer import TracedPass
-from kvscope.events import RECORD, RECORD_WORDS
+from kvscope_kernels.engine.spool import Spool
+from kvscope_kernels.engine.tracer import TracedPass
+from kvscope_kernels.kv_events import RECORD, RECORD_WORDS
 
 # What a kernel writes about each of its segments (instrument.open_segment and close_segment).
 HEADER = np.dtype(

@@ -1,6 +1,6 @@
 """Writes the kernels' records to `kernel_events.jsonl.zst`: one JSON object per (pass, layer).
 
-This is done between repeats, when nothing is timed. docs/TRACE_SPEC.md defines the object.
+This is done between repeats, when nothing is timed. docs/KV_EVENTS.md defines the object.
 """
 
 from collections.abc import Iterator
@@ -11,27 +11,26 @@ from typing import Any
 import orjson
 import zstandard
 
-from kvscope.engine.attention.clock import ClockSample
-from kvscope.engine.attention.tracer import TracedPass, Tracer
-from kvscope.engine.recording import PassRecord, Recording
-from kvscope.events import FLUSH_VERSION
-from kvscope.passes import phase_of_requests
-from kvscope.plan.experiment import Experiment
-from kvscope.run.recorder import RepeatTables
-from kvscope.runfile import KERNEL_EVENTS
+from kvscope.api.engines import rows
+from kvscope.api.experiments import Experiment
+from kvscope.api.tables import passes, runfile
+from kvscope.api.tracing import events
+from kvscope_kernels.engine.clock import ClockSample
+from kvscope_kernels.engine.tracer import TracedPass, Tracer
+from kvscope_kernels.kv_events import FLUSH_VERSION
 
 COMPRESSION_LEVEL = 3
 
 OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 
 
-class KernelEvents:
-    """Writes and counts a run's KV events, repeat by repeat; does nothing without a tracer."""
+class KernelEvents(events.EventRecorder):
+    """Writes and counts a run's KV events, repeat by repeat."""
 
-    def __init__(self, experiment: Experiment, tracer: Tracer | None, directory: Path) -> None:
+    def __init__(self, experiment: Experiment, tracer: Tracer, directory: Path) -> None:
         self.tracing, self.block_size = experiment.tracing, experiment.cache.block_size
         self.tracer = tracer
-        self.path = directory / KERNEL_EVENTS
+        self.path = directory / runfile.KERNEL_EVENTS
         self.samples: list[ClockSample] = []  # of the tracer's clock
         self.events = self.dropped = self.passes = 0
         self.waited_before_s = 0.0
@@ -52,9 +51,6 @@ class KernelEvents:
 
         The events can be written until the next call.
         """
-        if self.tracer is None:
-            yield
-            return
         self.tracer.clear()
         self.samples.append(self.tracer.clock.sample())
         try:
@@ -62,11 +58,9 @@ class KernelEvents:
         finally:
             self.samples.append(self.tracer.clock.sample())
 
-    def write(self, number: int, recording: Recording, repeat: RepeatTables) -> None:
+    def write(self, number: int, recording: rows.Recording, repeat: events.RepeatTables) -> None:
         """Append a repeat's events to the file."""
-        if self.tracer is None:
-            return
-        rows = dict(iter(repeat.batch.groupby("step")))
+        batches = dict(iter(repeat.batch.groupby("step")))
         compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL, write_checksum=True)
         with (
             self.path.open("ab") as file,
@@ -74,7 +68,7 @@ class KernelEvents:
         ):
             self.tracer.finish()
             for traced in self.tracer.passes:
-                batch = describe_batch(recording.passes[traced.step], rows[traced.step])
+                batch = describe_batch(recording.passes[traced.step], batches[traced.step])
                 batch |= {"repeat": number, "step": traced.step, "block_size": self.block_size}
                 for flush in self.flushes(self.tracer, traced, batch):
                     out.write(orjson.dumps(flush, option=OPTIONS))
@@ -97,7 +91,7 @@ class KernelEvents:
 
     def facts(self, start_ns: int) -> dict[str, Any]:
         """The entry `tracing` of run.json; `start_ns` is the run's start on the host's clock."""
-        if self.tracer is None or not self.samples:
+        if not self.samples:
             return {}
         return {
             "tracing": {
@@ -115,16 +109,16 @@ class KernelEvents:
         }
 
 
-def describe_batch(record: PassRecord, rows: Any) -> dict[str, Any]:
+def describe_batch(record: rows.PassRecord, scheduled: Any) -> dict[str, Any]:
     """The batch of a pass row by row, from the scheduler's records: kernels do not know it.
 
     Of one KV group.
     """
     batch = sorted(record.batch(), key=lambda one: one.row)
     requests = [one.request_id for one in batch]
-    here = rows.set_index("request_id").loc[requests]
+    here = scheduled.set_index("request_id").loc[requests]
     return {
-        "phase": phase_of_requests(here["phase"]),
+        "phase": passes.phase_of_requests(here["phase"]),
         "requests": requests,
         "phases": here["phase"].tolist(),
         "context_tokens": here["context_tokens"].tolist(),

@@ -2,7 +2,7 @@
 
 The scheduler marks the begin and end of a pass. On a device that computes, the attention backend
 opens it with the batch's sizes and passes segments to the kernels; events are stored in a file
-while the engine runs (`spool`) and read between repeats (`kvscope.run.kernel_events`).
+while the engine runs (`spool`) and read between repeats (`kvscope_kernels.engine.kernel_events`).
 """
 
 from abc import ABC, abstractmethod
@@ -12,11 +12,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from kvscope.engine.attention.clock import TickClock
-from kvscope.engine.attention.flush import Launch, build_flush
-from kvscope.engine.attention.spool import Buffer, Spool
-from kvscope.plan.experiment import Experiment
-from kvscope.runfile import SPOOL
+from kvscope.api.experiments import Experiment
+from kvscope.api.tables import runfile
+from kvscope_kernels.engine.clock import TickClock
+from kvscope_kernels.engine.flush import Launch, build_flush
+from kvscope_kernels.engine.spool import Buffer, Spool
 
 
 @dataclass
@@ -94,7 +94,7 @@ class SpooledTracer(Tracer):
         workers: int = 0,
     ) -> None:
         super().__init__(experiment, clock, workers)
-        self._spool = Spool(directory / SPOOL, buffers)
+        self._spool = Spool(directory / runfile.SPOOL, buffers)
         self._buffer: Any = None  # of the device, that the pass under way writes to
 
     @property

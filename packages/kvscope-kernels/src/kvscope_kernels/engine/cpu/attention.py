@@ -7,20 +7,18 @@ import numba
 import numpy as np
 import numpy.typing as npt
 import torch
-from vllm.v1.attention.backend import AttentionMetadata, CommonAttentionMetadata
 
-from kvscope.engine.attention.batch import BatchRow, batch_rows
-from kvscope.engine.attention.cpu import kernels
-from kvscope.engine.attention.cpu.batch import CpuBatch, cut_batch, tile_tokens
-from kvscope.engine.attention.cpu.clock import read_ticks
-from kvscope.engine.vllm.attention.backend import AnyBlocks, BatchBuilder, CausalAttention
-from kvscope.events import ATTENTION, WRITE
+from kvscope.api.vllm import attention
+from kvscope_kernels.engine.cpu import kernels
+from kvscope_kernels.engine.cpu.batch import CpuBatch, cut_batch, tile_tokens
+from kvscope_kernels.engine.cpu.clock import read_ticks
+from kvscope_kernels.kv_events import ATTENTION, WRITE
 
 NOT_TRACED = (None, None, 0, 1)  # in place of segments
 
 
 @dataclass
-class NumbaMetadata(AttentionMetadata):
+class NumbaMetadata(attention.AttentionMetadata):
     """A batch as the kernels see it, and room for their intermediate results."""
 
     work: CpuBatch
@@ -30,13 +28,15 @@ class NumbaMetadata(AttentionMetadata):
     lengths: npt.NDArray[np.integer]  # (rows) tokens of each row after the pass
     block_size: int
 
-    def rows(self) -> list[BatchRow]:
+    def rows(self) -> list[attention.BatchRow]:
         """The requests."""
         table = torch.from_numpy(self.work.table)
-        return batch_rows(self.starts.tolist(), self.lengths.tolist(), table, self.block_size)
+        return attention.batch_rows(
+            self.starts.tolist(), self.lengths.tolist(), table, self.block_size
+        )
 
 
-class NumbaBatchBuilder(BatchBuilder):
+class NumbaBatchBuilder(attention.BatchBuilder):
     """Cuts batches up for the kernels, and opens traced passes."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -48,7 +48,7 @@ class NumbaBatchBuilder(BatchBuilder):
         )
         self.scratch = np.zeros((numba.get_num_threads(), words), np.float32)
 
-    def batch(self, common: CommonAttentionMetadata) -> NumbaMetadata:
+    def batch(self, common: attention.CommonAttentionMetadata) -> NumbaMetadata:
         """The batch's pieces and tiles."""
         count, size = common.num_reqs, self.kv_cache_spec.block_size
         starts = common.query_start_loc_cpu.numpy()[: count + 1]
@@ -60,7 +60,7 @@ class NumbaBatchBuilder(BatchBuilder):
         return NumbaMetadata(work, common.num_actual_tokens, self.scratch, starts, lengths, size)
 
 
-class NumbaAttention(CausalAttention):
+class NumbaAttention(attention.CausalAttention):
     """Attention by the CPU kernels, which use their own order of elements within a block.
 
     The cache of a layer is (blocks, KV heads, block size, 2 · head size); a head of a block holds
@@ -146,7 +146,7 @@ def flat_cache(kv_cache: torch.Tensor) -> npt.NDArray[Any]:
     return as_elements(kv_cache.as_strided((last + 1,), (1,)))
 
 
-class NumbaBackend(AnyBlocks):
+class NumbaBackend(attention.AnyBlocks):
     """Replaces vLLM's CPU backend under its name, by which vLLM looks it up."""
 
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float32, torch.bfloat16]

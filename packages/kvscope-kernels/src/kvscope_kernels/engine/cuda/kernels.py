@@ -9,9 +9,9 @@ and its order are the same with and without recording.
 import triton
 import triton.language as tl
 
-from kvscope import events
-from kvscope.engine.attention.cuda.buffer import HEADER_WORDS
-from kvscope.engine.attention.cuda.instrument import (
+from kvscope_kernels import kv_events as events
+from kvscope_kernels.engine.cuda.buffer import HEADER_WORDS
+from kvscope_kernels.engine.cuda.instrument import (
     await_data,
     close_segment,
     open_segment,

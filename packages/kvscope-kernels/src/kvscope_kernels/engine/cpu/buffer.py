@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.engine.attention.spool import Spool
-from kvscope.engine.attention.tracer import TracedPass
-from kvscope.events import RECORD, RECORD_WORDS
+from kvscope_kernels.engine.spool import Spool
+from kvscope_kernels.engine.tracer import TracedPass
+from kvscope_kernels.kv_events import RECORD, RECORD_WORDS
 
 Words = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.int64]

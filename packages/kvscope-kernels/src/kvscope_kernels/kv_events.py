@@ -2,7 +2,7 @@
 
 Kernels on a CPU or a GPU write records of 32 bytes (RECORD): four little-endian 64-bit words. A
 *flush*, one line of `kernel_events.jsonl.zst`, holds the records of one layer of one forward pass.
-`docs/TRACE_SPEC.md` defines every field.
+`docs/KV_EVENTS.md` defines every field.
 """
 
 import numpy as np

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import torch
 
-from kvscope.engine.attention.clock import TickClock
-from kvscope.engine.attention.cuda.buffer import HEADER, CudaBuffer, CudaSegments
-from kvscope.engine.attention.flush import Launch
-from kvscope.engine.attention.tracer import SpooledTracer, TracedPass
-from kvscope.events import RECORD
-from kvscope.plan.experiment import Experiment
+from kvscope.api.experiments import Experiment
+from kvscope_kernels.engine.clock import TickClock
+from kvscope_kernels.engine.cuda.buffer import HEADER, CudaBuffer, CudaSegments
+from kvscope_kernels.engine.flush import Launch
+from kvscope_kernels.engine.tracer import SpooledTracer, TracedPass
+from kvscope_kernels.kv_events import RECORD
 
 BUFFERS = 2
 # Of HEADER, in the order of a flush.

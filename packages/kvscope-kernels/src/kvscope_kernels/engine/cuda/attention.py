@@ -8,17 +8,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from vllm.v1.attention.backend import AttentionMetadata, CommonAttentionMetadata
 
-from kvscope.engine.attention.cuda import launch
-from kvscope.engine.attention.cuda.batch import cut_batch
-from kvscope.engine.vllm.attention.backend import AnyBlocks, BatchBuilder, CausalAttention
-from kvscope.events import ATTENTION, WRITE
-from kvscope.plan.kv_events import tile_tokens
+from kvscope.api.vllm import attention
+from kvscope_kernels.engine.cuda import launch
+from kvscope_kernels.engine.cuda.batch import cut_batch
+from kvscope_kernels.kv_events import ATTENTION, WRITE
+from kvscope_kernels.planning import tile_tokens
 
 
 @dataclass
-class CudaMetadata(AttentionMetadata):
+class CudaMetadata(attention.AttentionMetadata):
     """A batch: what the kernels are to do, the same for all layers."""
 
     work: launch.DeviceBatch
@@ -26,7 +25,7 @@ class CudaMetadata(AttentionMetadata):
     slots: torch.Tensor  # (tokens,) where each new token goes
 
 
-class CudaBatchBuilder(BatchBuilder):
+class CudaBatchBuilder(attention.BatchBuilder):
     """Cuts batches up for the kernels, and copies their work to the device."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -38,7 +37,7 @@ class CudaBatchBuilder(BatchBuilder):
             else 1
         )
 
-    def batch(self, common: CommonAttentionMetadata) -> CudaMetadata:
+    def batch(self, common: attention.CommonAttentionMetadata) -> CudaMetadata:
         """The batch's pieces and tiles on the device."""
         spec, count, tracer = self.kv_cache_spec, common.num_reqs, self.tracer
         lengths = common.seq_lens_cpu_upper_bound  # exact, as nothing is speculated
@@ -58,7 +57,7 @@ class CudaBatchBuilder(BatchBuilder):
         return CudaMetadata(on_device, common.block_table_tensor, common.slot_mapping)
 
 
-class CudaAttention(CausalAttention):
+class CudaAttention(attention.CausalAttention):
     """Attention by the CUDA kernels; in the cache, a token's K is before its V."""
 
     def write_and_attend(
@@ -85,7 +84,7 @@ class CudaAttention(CausalAttention):
             launch.attend(query, kv_cache, output, batch.table, tiles, self.scale, segments)
 
 
-class CudaBackend(AnyBlocks):
+class CudaBackend(attention.AnyBlocks):
     """kvscope's attention on a GPU, in vLLM's slot `CUSTOM`."""
 
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16, torch.float32]

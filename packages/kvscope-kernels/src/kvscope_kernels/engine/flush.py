@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.events import encode_records
+from kvscope_kernels.kv_events import encode_records
 
 Column = npt.NDArray[Any]
 
@@ -31,7 +31,7 @@ class Launch(NamedTuple):
 def build_flush(launches: Sequence[Launch]) -> dict[str, Any]:
     """Make the kernels, segments and records of a flush from a layer's launches.
 
-    docs/TRACE_SPEC.md defines the keys. Consecutive launches of one kernel, for decoding and for
+    docs/KV_EVENTS.md defines the keys. Consecutive launches of one kernel, for decoding and for
     prefilling requests, count as one kernel. Instants are relative to `origin_ticks`, the first
     kernel's start; events are too, unless they are stamped with the clocks of the processors.
     """

@@ -8,9 +8,9 @@ from functools import cached_property
 
 import torch
 
-from kvscope.engine.attention.clock import ClockSample, TickClock
-from kvscope.engine.attention.cuda.instrument import read_timer_often
-from kvscope.engine.attention.cuda.launch import CLOCK
+from kvscope_kernels.engine.clock import ClockSample, TickClock
+from kvscope_kernels.engine.cuda.instrument import read_timer_often
+from kvscope_kernels.engine.cuda.launch import CLOCK
 
 READINGS = 4096
 
