@@ -18,13 +18,19 @@ import orjson
 import zstandard
 from collecting import Options, bench, parquet_bytes, peak_mb
 
-from kvscope.collect.kv.clock import EventClock
-from kvscope.collect.kv.flushes import read_flushes
-from kvscope.collect.kv.tables import write_kv_tables
-from kvscope.collect.oracles.judge import Judge
-from kvscope.collect.oracles.run_facts import RunFacts
-from kvscope.events import COLUMNS, FLUSH_VERSION, RECORD, RECORD_ALL_HEADS, encode_records
 from kvscope.runschema import TracingRecord
+from kvscope_kernels.collect.clock import EventClock
+from kvscope_kernels.collect.flushes import read_flushes
+from kvscope_kernels.collect.tables import write_kv_tables
+from kvscope_kernels.kv_events import (
+    COLUMNS,
+    FLUSH_VERSION,
+    RECORD,
+    RECORD_ALL_HEADS,
+    encode_records,
+)
+from kvscope_kernels.oracles.judge import Judge
+from kvscope_kernels.oracles.run_facts import RunFacts
 
 LAYERS, HEADS, WORKERS, BLOCK_SIZE = 32, 8, 2, 16
 DIFFERENT = 8  # different flushes; they are repeated with other times

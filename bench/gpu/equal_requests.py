@@ -38,9 +38,9 @@ class Workload:
     @cached_property
     def tiles(self) -> Any:
         """The batch's tiles on the device."""
-        from kvscope.engine.attention.cuda import launch
-        from kvscope.engine.attention.cuda.batch import cut_batch
-        from kvscope.plan.kv_events import tile_tokens
+        from kvscope_kernels.engine.cuda import launch
+        from kvscope_kernels.engine.cuda.batch import cut_batch
+        from kvscope_kernels.planning import tile_tokens
 
         on_gpu = self.device.type == "cuda"
         properties = torch.cuda.get_device_properties(self.device) if on_gpu else None
@@ -53,8 +53,8 @@ class Workload:
     @cached_property
     def segments(self) -> Any:
         """Room for all events of one call, used by each call anew."""
-        from kvscope.engine.attention.cuda.buffer import HEADER_WORDS, CudaSegments
-        from kvscope.events import RECORD_WORDS
+        from kvscope_kernels.engine.cuda.buffer import HEADER_WORDS, CudaSegments
+        from kvscope_kernels.kv_events import RECORD_WORDS
 
         events, count = self.tiles.host.events(1), self.tiles.host.segments(1)
         words = [(events, RECORD_WORDS), (count, HEADER_WORDS), (1,)]
@@ -65,7 +65,7 @@ class Workload:
 
     def ours(self, record: bool = False) -> torch.Tensor:
         """Our kernel."""
-        from kvscope.engine.attention.cuda import launch
+        from kvscope_kernels.engine.cuda import launch
 
         launch.attend(
             *(self.query, self.cache, self.output, self.table, self.tiles, self.scale),

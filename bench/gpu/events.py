@@ -50,8 +50,8 @@ def median_ms(call: Callable[[], object], device: torch.device) -> float:
 
 def compared(workload: Workload) -> dict[str, Any]:
     """One row: times, differences, and what was recorded."""
-    from kvscope.engine.attention.cuda.buffer import HEADER
-    from kvscope.events import RECORD
+    from kvscope_kernels.engine.cuda.buffer import HEADER
+    from kvscope_kernels.kv_events import RECORD
 
     calls = {"off": workload.ours, "on": lambda: workload.ours(record=True), **others(workload)}
     outputs = {name: call().clone().float() for name, call in calls.items()}
@@ -162,7 +162,7 @@ def provenance() -> dict[str, Any]:
 
 def timer(device: str) -> dict[str, Any]:
     """The step of the GPU's timer, and how closely it is tied to the host's clock."""
-    from kvscope.engine.attention.cuda.clock import CudaClock
+    from kvscope_kernels.engine.cuda.clock import CudaClock
 
     clock = CudaClock(device)
     uncertainty_ns = clock.sample().uncertainty_ns

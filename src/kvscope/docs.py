@@ -16,7 +16,6 @@ from types import FunctionType
 from typing import Any
 
 from kvscope import evidence, plugins
-from kvscope.analyse import access_metrics
 from kvscope.analyse.checklist import FACTS
 from kvscope.analyse.circumstances import CIRCUMSTANCES
 from kvscope.analyse.measure import Measure
@@ -26,7 +25,6 @@ from kvscope.analyse.oracles.of_packages import GROUP as ORACLE
 from kvscope.analyse.oracles.registry import ROWS, all_oracles
 from kvscope.analyse.reason import REASONS
 from kvscope.analyse.study_metrics import STUDY_METRICS
-from kvscope.collect.oracles.registry import ALL_ORACLES
 from kvscope.errors import BadInput
 from kvscope.files import write_text_if_changed
 from kvscope.oracle import Oracle
@@ -68,12 +66,6 @@ def _rows_of_metrics(metrics: Iterable[Measure]) -> list[Row]:
 
 def _metrics_table(metrics: Iterable[Measure]) -> str:
     return markdown(("metric", "unit", "better", "formula"), _rows_of_metrics(metrics))
-
-
-def _access_metrics_table() -> str:
-    needs = {metric.formula: metric.needs_all or "–" for metric in access_metrics.METRICS}
-    rows = [(*row, needs[row[-1]]) for row in _rows_of_metrics(access_metrics.METRICS)]
-    return markdown(("metric", "unit", "better", "formula", "needs all"), rows)
 
 
 def _oracles_table(oracles: Iterable[Oracle[Any]]) -> str:
@@ -133,8 +125,7 @@ def _exported(module: ast.Module) -> list[str]:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "api": _api_table,
-    "metrics": lambda: _metrics_table(m for m in OWN if m not in access_metrics.METRICS),
-    "metrics of accesses": _access_metrics_table,
+    "metrics": lambda: _metrics_table(OWN),
     "metrics of studies": lambda: _metrics_table(STUDY_METRICS),
     "figures": _figures_table,
     "reasons": lambda: markdown(
@@ -144,7 +135,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "roles": partial(_words_table, "role", ROLES),
     "evidence": partial(_words_table, "evidence", evidence.MEANINGS),
     "oracles": lambda: _oracles_table((*ROWS, *filter(_is_own, all_oracles()), *FACTS)),
-    "oracles of KV events": lambda: _oracles_table(ALL_ORACLES),
     **{f"table {table.name}": partial(_columns_table, table) for table in TABLES.values()},
 }
 

@@ -10,9 +10,6 @@ INT32 = (-(2**31), 2**31 - 1)
 COUNT = (0, 2**31 - 1)
 """A count or an index in an int32 column."""
 
-TICKS = (-(2**61), 2**61)
-"""Instants and durations on a clock: the sum of two of them fits an int64."""
-
 # ------------------------------------------------------------ JSON
 
 LONGEST_JSON_BYTES = 1 << 26
@@ -26,6 +23,9 @@ LATEST_EPOCH_S = 2**33
 LONGEST_REPEAT_S = 10**9
 """One repeat of a run, in seconds: 31 years."""
 
+LONGEST_RUN_NS = 10**18
+"""Between the start of a run and the readings of its clocks: 31 years."""
+
 # ------------------------------------------------------------ tables
 
 MOST_ROWS_PER_BYTE, FREE_ROWS = 200, 1 << 20
@@ -35,21 +35,6 @@ MOST_ROWS_PER_BYTE, FREE_ROWS = 200, 1 << 20
 
 LONGEST_FLUSH_BYTES = 1 << 28
 """One line: about 8 million events of one layer of one pass, twice the default buffer."""
-
-MOST_CELLS = 1 << 24
-"""Reads that a batch must make at least once (blocks, heads, K and V), and its tokens."""
-
-MOST_HEADS = 0xFFFF
-"""KV heads: a record has 16 bits for them, and one value means all heads."""
-
-LONGEST_ID = 200
-"""Characters of a request's id."""
-
-LONGEST_RUN_NS = 10**18
-"""Between the start of a run and the readings of its clocks: 31 years."""
-
-FARTHEST_EVENT_NS = 6 * 10**18
-"""Between a KV event and the nearest reading of its clock; with the run it still fits an int64."""
 
 # ------------------------------------------------------------ Nsight Systems' exports
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kvscope.engine.attention.cpu import kernels as compiled
+from kvscope_kernels.engine.cpu import kernels as compiled
 
 SOURCE = Path(compiled.__file__).read_text(encoding="utf-8")
 Fault = tuple[str, str]
@@ -47,7 +47,7 @@ def kernels(*faults: Fault) -> Any:
         "get_thread_id": lambda: 0,
         "ticks": ticks,
     }
-    replaced = ("from numba", "from kvscope.engine.attention.cpu.clock")
+    replaced = ("from numba", "from kvscope_kernels.engine.cpu.clock")
     lines = [line for line in source.splitlines() if not line.startswith(replaced)]
     exec(compile("\n".join(lines), "kernels", "exec"), space)
     return SimpleNamespace(**space)

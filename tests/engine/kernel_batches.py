@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from kvscope.engine.attention.cpu import kernels as compiled
-from kvscope.engine.attention.cpu.batch import CpuBatch, cut_batch
-from kvscope.engine.attention.cpu.buffer import CpuSegments
-from kvscope.engine.vllm.attention.cpu import as_elements, flat_cache
+from kvscope_kernels.engine.cpu import kernels as compiled
+from kvscope_kernels.engine.cpu.attention import as_elements, flat_cache
+from kvscope_kernels.engine.cpu.batch import CpuBatch, cut_batch
+from kvscope_kernels.engine.cpu.buffer import CpuSegments
 
 
 @dataclass(frozen=True)

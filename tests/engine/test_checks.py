@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
 from kvscope.engine.attention.batch import batch_rows
-from kvscope.engine.attention.cpu import kernels as compiled
 from kvscope.engine.attention.reference import ReferenceChecks
 from kvscope.engine.checks import PassSelection
 from kvscope.engine.overflow.contents import SwapChecks
-from kvscope.engine.vllm.attention.cpu import NumbaAttention, NumbaMetadata
 from kvscope.engine.vllm.attention.paged import PagedAttention, PagedMetadata
 from kvscope.engine.vllm.connectors import copies
+from kvscope_kernels.engine.cpu import kernels as compiled
+from kvscope_kernels.engine.cpu.attention import NumbaAttention, NumbaMetadata
 
 from .interpreted import Fault, kernels
 from .kernel_batches import Case, Shape

@@ -15,10 +15,7 @@ from kvscope.accounts import COLLECTED
 from kvscope.analyse.check import check_run
 from kvscope.analyse.experiment import analyse
 from kvscope.collect.collector import collect_run
-from kvscope.collect.kv.flushes import Flush, parse_flush
-from kvscope.collect.oracles.judge import Judge, judge_flushes
-from kvscope.collect.oracles.registry import verdicts
-from kvscope.events import K_READ, K_WRITE, V_READ, V_WRITE
+from kvscope.collect.traces import verdicts
 from kvscope.files import read_json, write_json
 from kvscope.limits import LONGEST_FLUSH_BYTES
 from kvscope.results import Run
@@ -26,6 +23,10 @@ from kvscope.runfile import KERNEL_EVENTS, file_record
 from kvscope.tables import KV_EVENTS
 from kvscope.verdict import HELD, NOT_APPLICABLE
 from kvscope.zstd_lines import zstd_lines
+from kvscope_kernels.collect.flushes import Flush, parse_flush
+from kvscope_kernels.kv_events import K_READ, K_WRITE, V_READ, V_WRITE
+from kvscope_kernels.oracles.judge import Judge, judge_flushes
+from kvscope_kernels.reader import READER
 from tests.unit.kv_flushes import with_columns
 
 from .conftest import SCARCE, Runner
@@ -87,7 +88,7 @@ def test_check_computes_again_what_collect_and_analyse_made_of_it(trace: Trace, 
 
 def test_every_oracle_applies_to_a_traced_run_and_holds(trace: Trace):
     verdict = judge_flushes(trace.flushes, Judge.of_run(trace.run))
-    kept = {found.name: found.state for found in verdicts(verdict) if found.state != HELD}
+    kept = {found.name: found.state for found in verdicts(READER, verdict) if found.state != HELD}
     # Of modeled events, and of runs with a prefix cache.
     assert kept == dict.fromkeys(("kernel_not_filled", "hit_not_in_table"), NOT_APPLICABLE)
     assert verdict["blocks_moved"]["looked"] == len(trace.flushes)

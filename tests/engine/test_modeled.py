@@ -10,10 +10,10 @@ from kvscope.analyse.checklist import checklist
 from kvscope.analyse.experiment import analyse
 from kvscope.analyse.records import Records, read_records
 from kvscope.collect.collector import collect_run
-from kvscope.collect.oracles.registry import NAMES as ORACLES_OF_EVENTS
 from kvscope.plan.experiment import load
 from kvscope.plan.grid import expand
 from kvscope.runfile import read_run
+from kvscope_kernels.oracles.registry import NAMES as ORACLES_OF_EVENTS
 from kvscope_model.calibration.predict import predicted_s
 from kvscope_model.calibration.recosting import Recosting
 from kvscope_model.device import Modeled

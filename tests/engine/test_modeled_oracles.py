@@ -12,9 +12,9 @@ import kvscope_model.oracles as modeled
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.oracles.workload import workload_differs
 from kvscope.analyse.records import Records, read_records
-from kvscope.collect.kv.flushes import Flush, read_flushes
 from kvscope.oracle import NONE
 from kvscope.verdict import HELD, VIOLATED
+from kvscope_kernels.collect.flushes import Flush, read_flushes
 from tests.warm import Warm
 
 from .forged_runs import Forgery, everything, found, moved, scaled, with_fact

@@ -14,18 +14,18 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
-from kvscope.collect.kv.clock import EventClock
-from kvscope.collect.kv.flushes import parse_flush
-from kvscope.collect.oracles.judge import Judge
-from kvscope.collect.oracles.run_facts import LayerTimes, RunFacts, Schedule
-from kvscope.engine.attention.cpu.buffer import USED
-from kvscope.engine.attention.cpu.tracer import CpuTracer
-from kvscope.engine.attention.spool import Spool
-from kvscope.engine.attention.tracer import TracedPass
-from kvscope.events import ATTENTION, RECORD, WRITE
 from kvscope.plan.grid import expand
-from kvscope.run.kernel_events import OPTIONS, KernelEvents
 from kvscope.runschema import TracingRecord
+from kvscope_kernels.collect.clock import EventClock
+from kvscope_kernels.collect.flushes import parse_flush
+from kvscope_kernels.engine.cpu.buffer import USED
+from kvscope_kernels.engine.cpu.tracer import CpuTracer
+from kvscope_kernels.engine.kernel_events import OPTIONS, KernelEvents
+from kvscope_kernels.engine.spool import Spool
+from kvscope_kernels.engine.tracer import TracedPass
+from kvscope_kernels.kv_events import ATTENTION, RECORD, WRITE
+from kvscope_kernels.oracles.judge import Judge
+from kvscope_kernels.oracles.run_facts import LayerTimes, RunFacts, Schedule
 
 from .conftest import ROOT
 from .interpreted import Fault, kernels, ticks

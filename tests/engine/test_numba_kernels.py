@@ -9,8 +9,8 @@ import torch
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
-from kvscope.engine.attention.cpu.buffer import DROPPED, USED, CpuBuffer, CpuSegments
-from kvscope.events import K_READ, K_WRITE, RECORD, RECORD_ALL_HEADS, V_READ, V_WRITE
+from kvscope_kernels.engine.cpu.buffer import DROPPED, USED, CpuBuffer, CpuSegments
+from kvscope_kernels.kv_events import K_READ, K_WRITE, RECORD, RECORD_ALL_HEADS, V_READ, V_WRITE
 
 from .kernel_batches import THREADS, Case, Shape, by_vllm
 

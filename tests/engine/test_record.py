@@ -15,7 +15,7 @@ pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
 from kvscope.analyse.check import check_run
 from kvscope.analyse.experiment import analyse
-from kvscope.analyse.metrics import BY_NAME
+from kvscope.analyse.metrics import metrics_by_name
 from kvscope.analyse.records import Records, read_records
 from kvscope.engine.vllm.versions import RECORDED
 from kvscope.passes import DECODE, PREFILL
@@ -268,7 +268,7 @@ def test_the_drafts_accepted_are_those_of_vllm_s_own_metrics(served: Served, way
     (repeat,) = read_records(served.directory / way).repeats()
     counts = served.engines[way]["counts"]
     drafts, accepted = (counts[f"vllm:spec_decode_num_{n}_tokens"] for n in ("draft", "accepted"))
-    assert BY_NAME["draft_acceptance_rate"].of(repeat) == pytest.approx(accepted / drafts)
+    assert metrics_by_name()["draft_acceptance_rate"].of(repeat) == pytest.approx(accepted / drafts)
 
 
 def with_drafts(column: str, change: int, phase: str) -> Forgery:

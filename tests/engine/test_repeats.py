@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvscope.analyse.metrics import BY_NAME
+from kvscope.analyse.metrics import metrics_by_name
 from kvscope.interval import half_width_share
 
 from .conftest import AMPLE, Run, Runner
@@ -43,7 +43,7 @@ def test_it_says_that_the_throughput_is_not_known_when_the_budget_is_spent(run: 
 @pytest.mark.parametrize("case", [EASY, IMPOSSIBLE], ids=["easy", "never"])
 def test_the_throughput_that_ends_it_is_the_metric(run: Runner, case):
     made = run(*case)
-    throughput = BY_NAME["throughput_tokens_per_s"].of
+    throughput = metrics_by_name()["throughput_tokens_per_s"].of
     found = half_width_share([throughput(repeat) for repeat in made.records.repeats()])
     assert made.facts["repeats"]["half_width_share"] == pytest.approx(found, rel=1e-9)
 

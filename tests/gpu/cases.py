@@ -3,8 +3,8 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from kvscope.events import K_READ, K_WRITE, RECORD_ALL_HEADS, V_READ, V_WRITE
-from kvscope.plan.kv_events import tile_tokens
+from kvscope_kernels.kv_events import K_READ, K_WRITE, RECORD_ALL_HEADS, V_READ, V_WRITE
+from kvscope_kernels.planning import tile_tokens
 
 LAYER = 3
 

@@ -12,9 +12,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kvscope.engine.attention.cuda import kernels, launch
-from kvscope.engine.attention.cuda.batch import MAX_SPLITS
-from kvscope.plan.kv_events import tile_tokens
+from kvscope_kernels.engine.cuda import kernels, launch
+from kvscope_kernels.engine.cuda.batch import MAX_SPLITS
+from kvscope_kernels.planning import tile_tokens
 from tests.gpu.cases import Variant
 
 POINTERS = {

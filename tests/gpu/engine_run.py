@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from kvscope.engine.attention.cuda.clock import CudaClock
-from kvscope.engine.attention.cuda.tracer import CudaTracer
 from kvscope.engine.devices.cpu import CpuPlatform
 from kvscope.engine.devices.platform import platform_of
 from kvscope.engine.marks import Marks
 from kvscope.engine.recording import PassRecord, Recording
-from kvscope.engine.vllm.attention.cuda import CudaBackend
 from kvscope.engine.vllm.build import run_engine
 from kvscope.plan.grid import expand
 from kvscope.run.progress import Progress
 from kvscope.run.serving import serve
 from kvscope.workload.requests import build
+from kvscope_kernels.engine.cuda.attention import CudaBackend
+from kvscope_kernels.engine.cuda.clock import CudaClock
+from kvscope_kernels.engine.cuda.tracer import CudaTracer
 
 CONFIG = Path(__file__).parents[2] / "config"
 SETTINGS = (
@@ -77,7 +77,8 @@ def served(*overrides: str) -> tuple[dict[str, list[int]], list[Any], int]:
     """Output tokens, the traced passes, and the queries of a tile."""
     experiment = expand(None, [*SETTINGS, *overrides], CONFIG).experiments[0].experiment
     with run_engine(platform_of(experiment)) as engine:
-        recording, tracer = Recording(), engine.tracer
+        recording = Recording()
+        tracer: Any = engine.tracer
         engine.begin(recording, Marks())
         if tracer is not None:
             tracer.clear()

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from kvscope.engine.attention.clock import ClockSample
-from kvscope.engine.attention.cuda import launch
-from kvscope.engine.attention.cuda.batch import cut_batch
-from kvscope.engine.attention.cuda.buffer import HEADER, HEADER_WORDS, CudaSegments
-from kvscope.engine.attention.cuda.clock import CudaClock
-from kvscope.events import RECORD, RECORD_WORDS
+from kvscope_kernels.engine.clock import ClockSample
+from kvscope_kernels.engine.cuda import launch
+from kvscope_kernels.engine.cuda.batch import cut_batch
+from kvscope_kernels.engine.cuda.buffer import HEADER, HEADER_WORDS, CudaSegments
+from kvscope_kernels.engine.cuda.clock import CudaClock
+from kvscope_kernels.kv_events import RECORD, RECORD_WORDS
 from tests.gpu.cases import LAYER, Case
 
 UNTOUCHED = -0x5555555555555556

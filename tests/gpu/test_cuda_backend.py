@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from kvscope.collect.kv.clock import EventClock
-from kvscope.collect.kv.flushes import parse_flush
-from kvscope.collect.oracles.judge import Judge
-from kvscope.collect.oracles.run_facts import RunFacts
-from kvscope.events import FLUSH_VERSION
 from kvscope.run.environment import REQUIRED
 from kvscope.runschema import TracingRecord
+from kvscope_kernels.collect.clock import EventClock
+from kvscope_kernels.collect.flushes import parse_flush
+from kvscope_kernels.kv_events import FLUSH_VERSION
+from kvscope_kernels.oracles.judge import Judge
+from kvscope_kernels.oracles.run_facts import RunFacts
 from tests.gpu.cases import Case
 from tests.unit.kv_flushes import with_columns
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.engine.attention.cuda.batch import MAX_SPLITS, choose_splits, cut_batch
+from kvscope_kernels.engine.cuda.batch import MAX_SPLITS, choose_splits, cut_batch
 
 requests = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 90)), min_size=1, max_size=8)
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from kvscope.engine.attention.cuda.buffer import HEADER, CudaSegments
-from kvscope.engine.attention.cuda.tracer import CudaTracer
-from kvscope.engine.attention.flush import Launch
-from kvscope.events import ATTENTION, RECORD, WRITE
+from kvscope_kernels.engine.cuda.buffer import HEADER, CudaSegments
+from kvscope_kernels.engine.cuda.tracer import CudaTracer
+from kvscope_kernels.engine.flush import Launch
+from kvscope_kernels.kv_events import ATTENTION, RECORD, WRITE
 
 
 def record(segments: CudaSegments | None, counts: list[int], mark: int) -> np.ndarray:
@@ -89,7 +89,7 @@ def test_what_a_full_buffer_has_no_room_for_is_only_counted(tmp_path: Path):
 
 
 def test_headers_have_room_however_many_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("kvscope.engine.attention.cuda.buffer.HEADERS_AT_ONCE", 10)
+    monkeypatch.setattr("kvscope_kernels.engine.cuda.buffer.HEADERS_AT_ONCE", 10)
     counts = [3, 30, 5, 9]
     with tracing(tmp_path, events=10) as tracer:
         for step in range(4):

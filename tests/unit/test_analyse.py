@@ -18,7 +18,7 @@ from kvscope.analyse import experiment, metric, validity
 from kvscope.analyse.circumstances import find_circumstances
 from kvscope.analyse.experiment import metrics_of, repeat_metrics
 from kvscope.analyse.metric import Metric
-from kvscope.analyse.metrics import BY_NAME
+from kvscope.analyse.metrics import metrics_by_name
 from kvscope.analyse.reason import Reason
 from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import coefficient_of_variation, estimate
@@ -137,11 +137,11 @@ BY_HAND = {
 
 @pytest.mark.parametrize("name", BY_HAND)
 def test_a_metric_is_what_one_computes_by_hand(name):
-    assert BY_NAME[name].of(two_requests()) == pytest.approx(BY_HAND[name])
+    assert metrics_by_name()[name].of(two_requests()) == pytest.approx(BY_HAND[name])
 
 
 def test_a_metric_that_is_not_defined_has_no_value():
-    assert math.isnan(BY_NAME["mixed_throughput_tokens_per_s"].of(two_requests()))
+    assert math.isnan(metrics_by_name()["mixed_throughput_tokens_per_s"].of(two_requests()))
 
 
 def requests_of(**columns) -> Records:
@@ -158,7 +158,7 @@ def test_percentiles_of_requests_are_those_of_a_hundred_and_one_values(name, tim
     records = requests_of(
         arrival_s=arrival, first_token_s=arrival + seconds, finished_s=arrival + 2 * seconds
     )
-    found = {of: BY_NAME[f"{name}_{of}_s"].of(records) for of in ("mean", "p50", "p99")}
+    found = {of: metrics_by_name()[f"{name}_{of}_s"].of(records) for of in ("mean", "p50", "p99")}
     assert found == pytest.approx({"mean": 50 * times, "p50": 50 * times, "p99": 99 * times})
 
 
@@ -169,7 +169,7 @@ def test_percentiles_of_the_time_between_tokens_are_those_of_a_hundred_and_one_g
     steps = pd.DataFrame({"step": range(102), "start_s": ends - 0.5, "duration_s": 0.5})
     batch = pd.DataFrame({"step": range(102), "request_id": "a", "sampled_tokens": 1})
     records = two_requests().variant(steps=steps, batch=batch)
-    found = {of: BY_NAME[f"itl_{of}_s"].of(records) for of in ("mean", "p50", "p99")}
+    found = {of: metrics_by_name()[f"itl_{of}_s"].of(records) for of in ("mean", "p50", "p99")}
     assert found == pytest.approx({"mean": 100 * 201 / 6, "p50": 50**2, "p99": 99**2})
 
 
@@ -178,19 +178,21 @@ def test_the_makespan_is_from_the_first_arrival_to_the_last_end_whoever_has_them
     records = requests_of(
         arrival_s=[3.5, 2.0, 6.0], first_token_s=[4.0, 4.5, 6.5], finished_s=[12.0, 5.0, 8.0]
     )
-    assert BY_NAME["makespan_s"].of(records) == 10.0
-    assert BY_NAME["throughput_tokens_per_s"].of(records) == 4.5
-    assert BY_NAME["output_throughput_tokens_per_s"].of(records) == 1.5
-    assert BY_NAME["ttft_mean_s"].of(records) == pytest.approx((0.5 + 2.5 + 0.5) / 3)
+    assert metrics_by_name()["makespan_s"].of(records) == 10.0
+    assert metrics_by_name()["throughput_tokens_per_s"].of(records) == 4.5
+    assert metrics_by_name()["output_throughput_tokens_per_s"].of(records) == 1.5
+    assert metrics_by_name()["ttft_mean_s"].of(records) == pytest.approx((0.5 + 2.5 + 0.5) / 3)
 
 
 def test_a_request_that_was_given_up_counts_in_the_makespan_and_in_no_latency():
     records = requests_of(
         arrival_s=[0.0, 0.0], first_token_s=[1.0, 3.0], finished_s=[2.0, 8.0], aborted=[False, True]
     )
-    found = {name: BY_NAME[name].of(records) for name in ("ttft_mean_s", "latency_mean_s")}
+    found = {
+        name: metrics_by_name()[name].of(records) for name in ("ttft_mean_s", "latency_mean_s")
+    }
     assert found == {"ttft_mean_s": 1.0, "latency_mean_s": 2.0}
-    assert BY_NAME["throughput_tokens_per_s"].of(records) == 15 / 8
+    assert metrics_by_name()["throughput_tokens_per_s"].of(records) == 15 / 8
 
 
 def test_mixed_throughput_counts_prefill_and_decode_and_other_passes_count_not():
@@ -199,9 +201,11 @@ def test_mixed_throughput_counts_prefill_and_decode_and_other_passes_count_not()
     steps = pd.DataFrame(rows, columns=["phase", "prefill_tokens", "decode_tokens", "duration_s"])
     steps["scheduled_tokens"] = steps["prefill_tokens"] + steps["decode_tokens"]
     records = two_requests().variant(steps=steps)
-    assert BY_NAME["mixed_throughput_tokens_per_s"].of(records) == pytest.approx(52 / 0.75)
-    assert BY_NAME["prefill_throughput_tokens_per_s"].of(records) == 99
-    assert BY_NAME["decode_throughput_tokens_per_s"].of(records) == 4.5
+    assert metrics_by_name()["mixed_throughput_tokens_per_s"].of(records) == pytest.approx(
+        52 / 0.75
+    )
+    assert metrics_by_name()["prefill_throughput_tokens_per_s"].of(records) == 99
+    assert metrics_by_name()["decode_throughput_tokens_per_s"].of(records) == 4.5
 
 
 def test_the_wait_of_a_preemption_is_the_mean_of_all_until_they_resume():
@@ -209,8 +213,8 @@ def test_the_wait_of_a_preemption_is_the_mean_of_all_until_they_resume():
     event = ["preempt" if wait is None else "resume" for wait in waits]
     rows = pd.DataFrame({"event": event, "wait_s": pd.Series(waits, dtype=float)})
     records = two_requests().variant(preemptions=rows)
-    assert BY_NAME["preemption_wait_mean_s"].of(records) == pytest.approx(0.4)
-    assert BY_NAME["preemptions"].of(records) == 4
+    assert metrics_by_name()["preemption_wait_mean_s"].of(records) == pytest.approx(0.4)
+    assert metrics_by_name()["preemptions"].of(records) == 4
 
 
 def of_one_kind(*repeats: list[float]) -> Records:
@@ -233,20 +237,20 @@ def of_one_kind(*repeats: list[float]) -> Records:
 
 
 def lost_s(records: Records) -> list[float]:
-    return [BY_NAME["stall_time_s"].of(repeat) for repeat in records.repeats()]
+    return [metrics_by_name()["stall_time_s"].of(repeat) for repeat in records.repeats()]
 
 
 def test_a_stall_is_in_the_throughput_and_taken_out_of_the_one_without():
     records = of_one_kind([0.01] * 99 + [0.51])
     assert lost_s(records) == pytest.approx([0.5])
-    assert BY_NAME["throughput_tokens_per_s"].of(records) == pytest.approx(200 / 1.5)
-    without = BY_NAME["throughput_without_stalls_tokens_per_s"].of(records)
+    assert metrics_by_name()["throughput_tokens_per_s"].of(records) == pytest.approx(200 / 1.5)
+    without = metrics_by_name()["throughput_without_stalls_tokens_per_s"].of(records)
     assert without == pytest.approx(200 / 1.0)
 
 
 def test_a_repeat_that_is_slow_as_a_whole_lost_time_against_the_others():
     records = of_one_kind(*[[0.01] * 24] * 3, [0.05] * 24)
-    assert BY_NAME["stalled_passes"].of(list(records.repeats())[3]) == 24
+    assert metrics_by_name()["stalled_passes"].of(list(records.repeats())[3]) == 24
     assert lost_s(records) == pytest.approx([0, 0, 0, 24 * 0.04])
     assert told(records)["stalled"] == "repeat 3: 80 % of the makespan"
 
@@ -314,11 +318,11 @@ def test_what_was_given_up_is_in_the_makespan_and_in_neither_throughput_nor_late
     records = given_up_after_two_tokens(repeated(1))
     late = records.requests.assign(finished_s=[2.0, 1.0])
     records = records.variant(requests=late)
-    assert BY_NAME["makespan_s"].of(records) == 2.0
-    assert BY_NAME["throughput_tokens_per_s"].of(records) == (20 + 2) / 2.0
-    assert BY_NAME["output_throughput_tokens_per_s"].of(records) == 2 / 2.0
-    assert BY_NAME["latency_mean_s"].of(records) == 1.0
-    assert BY_NAME["itl_mean_s"].of(records) == pytest.approx(0.6)
+    assert metrics_by_name()["makespan_s"].of(records) == 2.0
+    assert metrics_by_name()["throughput_tokens_per_s"].of(records) == (20 + 2) / 2.0
+    assert metrics_by_name()["output_throughput_tokens_per_s"].of(records) == 2 / 2.0
+    assert metrics_by_name()["latency_mean_s"].of(records) == 1.0
+    assert metrics_by_name()["itl_mean_s"].of(records) == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize(
@@ -460,7 +464,7 @@ def test_a_metric_of_a_package_is_undefined_without_its_table_and_named_if_it_fa
     monkeypatch.setitem(globals(), "BROKEN", broken)
     plugged_in(monkeypatch, "BROKEN")
     monkeypatch.setattr(plugins, "origin", lambda group, name: f"toys 0.1, {name}")
-    monkeypatch.setattr(experiment, "METRICS", (broken,))
+    monkeypatch.setattr(experiment, "all_metrics", lambda: (broken,))
     if words is None:
         assert repeat_metrics(two_requests(), "0" * 64).empty
         return

@@ -16,13 +16,14 @@ import pytest
 import zstandard
 
 from kvscope import tables
-from kvscope.analyse.access import find_trace
-from kvscope.analyse.events import read_events
-from kvscope.analyse.reuse import reuses_of
+from kvscope.analyse.records import read_records
 from kvscope.collect.collector import collect_run
-from kvscope.collect.kv import tables as kv_tables
-from kvscope.events import KINDS
-from kvscope.runfile import KERNEL_EVENTS, read_record
+from kvscope.runfile import KERNEL_EVENTS
+from kvscope_kernels.analyse.access import find_trace
+from kvscope_kernels.analyse.events import read_events
+from kvscope_kernels.analyse.reuse import reuses_of
+from kvscope_kernels.collect import tables as kv_tables
+from kvscope_kernels.kv_events import KINDS
 
 from .kv_flushes import GPU_CYCLES_PER_NS, Batch
 from .test_collect_run import profiled
@@ -192,7 +193,7 @@ def decoded(folder: Path, seed: int) -> Path:
 def test_reuses_are_those_of_a_walk_over_the_events(seed: int, tmp_path: Path) -> None:
     run = decoded(tmp_path / "run", seed)
     collect_run(run, run)
-    trace = find_trace(run, read_record(run))
+    trace = find_trace(read_records(run))
     assert trace is not None
     idle, distances = walk(run, 0)
     assert len(distances) > 10

@@ -24,12 +24,7 @@ from test_replay import record
 
 from kvscope import cli, limits, runfile, runschema, tables
 from kvscope.collect.collector import collect_nsys
-from kvscope.collect.kv.clock import EventClock
-from kvscope.collect.kv.flushes import read_flushes
-from kvscope.collect.kv.tables import write_kv_tables
 from kvscope.collect.nsys.export import NsysExport
-from kvscope.collect.oracles.judge import Judge
-from kvscope.collect.oracles.run_facts import RunFacts
 from kvscope.errors import EXIT_BAD_INPUT, BadInput, CannotWrite
 from kvscope.files import read_json, sha256_of
 from kvscope.plan import experiment, manifest
@@ -39,6 +34,11 @@ from kvscope.run.locks import SUPERVISOR_LOCK, hold_lock_if_free
 from kvscope.runfile import KERNEL_EVENTS, RUN_FILE, read_run
 from kvscope.tables import ANALYSIS_TABLES, HOST_TABLES, LAYERS, WORKLOAD, Table
 from kvscope.workload import requests
+from kvscope_kernels.collect.clock import EventClock
+from kvscope_kernels.collect.flushes import read_flushes
+from kvscope_kernels.collect.tables import write_kv_tables
+from kvscope_kernels.oracles.judge import Judge
+from kvscope_kernels.oracles.run_facts import RunFacts
 from kvscope_record.collect import collect_recording
 from kvscope_record.glance import look
 from kvscope_record.segments import segment_paths

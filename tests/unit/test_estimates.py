@@ -19,7 +19,7 @@ from kvscope.analyse.estimates import (
     ExperimentMetrics,
     Ratio,
 )
-from kvscope.analyse.metrics import BY_NAME
+from kvscope.analyse.metrics import metrics_by_name
 from kvscope.analyse.statistics import Estimate, estimate, independent_ratio, paired_ratio
 from kvscope.analyse.study_metrics import add_study_metrics
 
@@ -65,7 +65,7 @@ def row(frame: pd.DataFrame, metric: str) -> dict[str, Any]:
 
 
 def unit(metric: str) -> str:
-    return BY_NAME[metric].unit if metric in BY_NAME else "s"
+    return metrics_by_name()[metric].unit if metric in metrics_by_name() else "s"
 
 
 def times(level: float, seed: int, waits: np.ndarray | None = None) -> list[float]:

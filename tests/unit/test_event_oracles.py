@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.collect.kv.clock import EventClock
-from kvscope.collect.kv.flushes import Flush, parse_flush
-from kvscope.collect.oracles.judge import Judge
-from kvscope.collect.oracles.registry import ALL_ORACLES, NAMES, verdicts
-from kvscope.collect.oracles.run_facts import FoundBlocks, LayerTimes, RunFacts, Schedule, Sizes
+from kvscope.collect.traces import verdicts
 from kvscope.report.reasons import reason_in_words
 from kvscope.verdict import HELD, NOT_APPLICABLE, VIOLATED
+from kvscope_kernels.collect.clock import EventClock
+from kvscope_kernels.collect.flushes import Flush, parse_flush
+from kvscope_kernels.oracles.judge import Judge
+from kvscope_kernels.oracles.registry import ALL_ORACLES, NAMES
+from kvscope_kernels.oracles.run_facts import FoundBlocks, LayerTimes, RunFacts, Schedule, Sizes
+from kvscope_kernels.reader import READER
 
 from .kv_flushes import COLUMNS, K_READ, K_WRITE, V_READ, V_WRITE, Batch, tracing
 
@@ -89,7 +91,7 @@ def test_every_oracle_is_told_of_even_if_it_has_seen_nothing() -> None:
     verdict = Judge(RunFacts(CLOCK)).account()
     assert tuple(verdict) == NAMES
     assert all(found == {"violations": 0, "first": "", "looked": 0} for found in verdict.values())
-    assert {found.state for found in verdicts(verdict)} == {NOT_APPLICABLE}
+    assert {found.state for found in verdicts(READER, verdict)} == {NOT_APPLICABLE}
 
 
 def test_every_oracle_says_in_a_sentence_what_must_hold() -> None:
@@ -108,7 +110,7 @@ def test_a_verdict_may_be_asked_for_again() -> None:
 def test_a_verdict_tells_what_held_from_what_did_not_apply() -> None:
     judge = Judge(RunFacts(CLOCK))
     judge.add(flush_of(lose(lambda r: r[0] != V_READ)(MIXED.flush())))
-    states = {found.name: found.state for found in verdicts(judge.account())}
+    states = {found.name: found.state for found in verdicts(READER, judge.account())}
     assert states["v_reads_missing"] == VIOLATED
     assert states["k_reads_missing"] == HELD
     assert states["passes_missing"] == states["batch_differs"] == NOT_APPLICABLE
@@ -116,7 +118,7 @@ def test_a_verdict_tells_what_held_from_what_did_not_apply() -> None:
 
 def test_an_older_account_tells_what_it_knows() -> None:
     old = {"k_reads_missing": {"violations": 0, "first": ""}}
-    states = {found.name: found.state for found in verdicts(old)}
+    states = {found.name: found.state for found in verdicts(READER, old)}
     assert states.pop("k_reads_missing") == HELD
     assert {*states.values()} == {NOT_APPLICABLE}
 

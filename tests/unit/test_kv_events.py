@@ -17,18 +17,18 @@ from kvscope import tables
 from kvscope.analyse.check import check_run
 from kvscope.analyse.experiment import analyse
 from kvscope.collect.collector import collect_run
-from kvscope.collect.kv import tables as kv_tables
-from kvscope.collect.kv.clock import EventClock
-from kvscope.collect.kv.flushes import read_flushes
-from kvscope.collect.kv.tables import write_kv_tables
-from kvscope.collect.oracles.judge import Judge
-from kvscope.collect.oracles.registry import NAMES
-from kvscope.collect.oracles.run_facts import RunFacts
 from kvscope.errors import BadInput
-from kvscope.events import KINDS
 from kvscope.files import read_json
 from kvscope.runfile import KERNEL_EVENTS, file_records, write_run
 from kvscope.runschema import TracingRecord
+from kvscope_kernels.collect import tables as kv_tables
+from kvscope_kernels.collect.clock import EventClock
+from kvscope_kernels.collect.flushes import read_flushes
+from kvscope_kernels.collect.tables import write_kv_tables
+from kvscope_kernels.kv_events import KINDS
+from kvscope_kernels.oracles.judge import Judge
+from kvscope_kernels.oracles.registry import NAMES
+from kvscope_kernels.oracles.run_facts import RunFacts
 
 from .kv_flushes import Batch, compressed, tracing, with_columns, with_records, write_flushes
 from .nsys_fixture import NsysFile, RunDirectory, global_id

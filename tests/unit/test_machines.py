@@ -23,7 +23,6 @@ import psutil
 import pytest
 
 from kvscope import cli, doctor, files, packages
-from kvscope.engine.attention.cpu.clock import has_steady_counter
 from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
 from kvscope.plan import resources
 from kvscope.processes import kill
@@ -31,6 +30,7 @@ from kvscope.report import render
 from kvscope.run import profiler, provenance
 from kvscope.run.disturbance import entries, take_sample
 from kvscope.runschema import HardwareRecord
+from kvscope_kernels.engine.cpu.clock import has_steady_counter
 from kvscope_model.calibration import calibrate
 
 CONFIG = Path(__file__).parents[2] / "config"

@@ -15,12 +15,10 @@ import pandas as pd
 import pytest
 
 from kvscope import tables
-from kvscope.analyse import access_metrics
-from kvscope.analyse.metrics import METRICS
+from kvscope.analyse.metrics import OWN
 from kvscope.analyse.records import Records, read_records
 from kvscope.stalls import find_stalls
-
-from .report_fixture import Fake, write_experiment
+from tests.unit.report_fixture import Fake, write_experiment
 
 KINDS = {
     "small pool": Fake({"kind": "pool"}, "swap, a small pool"),
@@ -29,7 +27,7 @@ KINDS = {
 # tests/unit/test_overhead.py has these.
 OVERHEAD = {f"resume_overhead_net{of}_s" for of in ("", "_control", "_uncertainty")}
 OF_GROUPS = ("kv_byte_utilization_mean", "kv_padding_mean")
-NAMES = [m.name for m in METRICS if m not in access_metrics.METRICS and m.name not in OVERHEAD]
+NAMES = [metric.name for metric in OWN if metric.name not in OVERHEAD]
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -265,6 +263,6 @@ def _spread(name: str, values: list[float]) -> dict[str, float]:
 def test_every_metric_is_what_a_walk_over_the_rows_finds(run: Records) -> None:
     numbers = sorted(set(run.steps["repeat"]))
     for number, repeat in zip(numbers, run.repeats(), strict=True):
-        found = {metric.name: metric.of(repeat) for metric in METRICS if metric.name in NAMES}
+        found = {metric.name: metric.of(repeat) for metric in OWN if metric.name in NAMES}
         assert found == pytest.approx(by_rows(run, number), rel=1e-9, nan_ok=True)
         assert np.isfinite([*found.values()]).mean() > 0.8

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kvscope import tables
 from kvscope.analyse.experiment import metrics_of, repeat_metrics
-from kvscope.analyse.metrics import BY_NAME
+from kvscope.analyse.metrics import metrics_by_name
 from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import estimate
 from kvscope.due import decode_due_s, decode_passes, held_out_due_s
@@ -80,7 +80,7 @@ def records_of(passes: list[dict], preemptions: list[dict] | None = None) -> Rec
 
 
 def of(metric: str, records: Records) -> float:
-    return BY_NAME[metric].of(records)
+    return metrics_by_name()[metric].of(records)
 
 
 # ------------------------------------------------------------------- what was due anyway

@@ -14,8 +14,8 @@ from kvscope.plan import grid, manifest
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.gpu_estimate import MEMORY_BYTES, estimate, memory_bytes, usable_bytes
 from kvscope.plan.gpu_memory import GpuMemory, gib_text
-from kvscope.plan.kv_events import events_of_a_repeat, spool_bytes, stored_bytes
 from kvscope.plan.needs import GpuNeeds, in_words
+from kvscope_kernels.planning import events_of_a_repeat, events_on_disk
 from kvscope_model.hardware import files, hardware
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -253,8 +253,7 @@ def test_events_of_one_request_are_counted_by_hand() -> None:
     found = planned(*words, "model.dtype=float16")
     events = 2 * 2 * ((3 + 1 + 1) + 4 * (3 + 3 + 3))
     assert events_of_a_repeat(found) == events
-    assert spool_bytes(found) == 32 * events
-    assert stored_bytes(found) == 5 * 10 * events
+    assert events_on_disk(found) == (32 * events, 10 * events)
     assert needs(*words, "model.dtype=float16").kv_event_bytes == (32 + 50) * events
     every_second = planned(*words, "model.dtype=float16", "tracing.step_stride=2")
     assert events_of_a_repeat(every_second) == events // 2
@@ -272,7 +271,7 @@ def test_events_of_a_measured_run_were_as_many() -> None:
 
 
 def test_without_tracing_there_are_no_events() -> None:
-    assert events_of_a_repeat(planned()) == needs().kv_event_bytes == 0
+    assert needs().kv_event_bytes == 0
 
 
 # ------------------------------------------------------------------------------ what a plan prints

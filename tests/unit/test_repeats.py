@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from kvscope import tables
-from kvscope.analyse.metrics import BY_NAME
+from kvscope.analyse.metrics import metrics_by_name
 from kvscope.analyse.records import Records
 from kvscope.analyse.run_view import counted_repeats
 from kvscope.analyse.statistics import estimate
@@ -200,7 +200,7 @@ def records(*makespans: float, facts: dict[str, Any] | None = None) -> Records:
 
 @given(st.lists(st.floats(0.1, 1e3), min_size=1, max_size=4))
 def test_the_throughput_that_ends_the_repeats_is_the_metric(makespans: list[float]) -> None:
-    metric = BY_NAME["throughput_tokens_per_s"].of
+    metric = metrics_by_name()["throughput_tokens_per_s"].of
     for repeat in records(*makespans).repeats():
         assert throughput_tokens_per_s(repeat.requests) == pytest.approx(metric(repeat))
 

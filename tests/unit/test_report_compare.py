@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kvscope.analyse.statistics import Estimate
-from kvscope.analyse.study_metrics import COLUMNS
+from kvscope.analyse.study_metrics import column_measures
 from kvscope.cli import main
 from kvscope.report.compare import Difference
 
@@ -82,5 +82,5 @@ def test_a_difference_without_a_ratio_has_a_verdict(low: int, high: int, verdict
     """Tables give numbers of numpy, whose comparisons cannot be subtracted."""
     zero = Estimate(0.0, 0.0, 0.0)
     apart = Estimate(np.float64(2), np.float64(low), np.float64(high))
-    metric = next(one for one in COLUMNS if one.name == "preemptions")
+    metric = next(one for one in column_measures() if one.name == "preemptions")
     assert Difference("x", metric, zero, zero, True, None, apart).verdict == verdict

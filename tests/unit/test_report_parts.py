@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.analyse.measure import MEASURES
-from kvscope.analyse.metrics import METRICS
+from kvscope.analyse.measure import measures
+from kvscope.analyse.metrics import all_metrics
 from kvscope.analyse.statistics import Estimate
-from kvscope.analyse.study_metrics import COLUMNS, STUDY_METRICS
+from kvscope.analyse.study_metrics import STUDY_METRICS, column_measures
 from kvscope.quantities import plural
 from kvscope.report.circumstances import circumstances, dates, shared
 from kvscope.report.data import ReportedRun, StudyData, labels
@@ -46,9 +46,9 @@ def steps(count, gap=0.0):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("shown", COLUMNS, ids=lambda shown: shown.name)
+@pytest.mark.parametrize("shown", column_measures(), ids=lambda shown: shown.name)
 def test_what_is_shown_is_a_metric_and_its_unit_is_right(shown):
-    metrics: list[Any] = [*METRICS, *STUDY_METRICS]
+    metrics: list[Any] = [*all_metrics(), *STUDY_METRICS]
     unit = {metric.name: metric.unit for metric in metrics}[shown.name]
     scales = {("s", "s"): 1, ("s", "ms"): 1e3, ("share", "%"): 100, ("B", "MiB"): 1 / 2**20}
     assert scales.get((unit, shown.display_unit), 1) == shown.scale
@@ -65,7 +65,7 @@ def test_what_is_shown_is_a_metric_and_its_unit_is_right(shown):
     ],
 )
 def test_an_estimate_is_told_to_the_places_its_interval_allows(number, text):
-    assert estimate_text(number, MEASURES["throughput_tokens_per_s"]) == text
+    assert estimate_text(number, measures()["throughput_tokens_per_s"]) == text
 
 
 @given(st.floats(min_value=1e-4, max_value=1e9))

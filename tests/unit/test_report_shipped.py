@@ -9,7 +9,7 @@ import pytest
 
 from kvscope import tables
 from kvscope.analyse.estimates import ExperimentMetrics
-from kvscope.analyse.metrics import METRICS
+from kvscope.analyse.metrics import all_metrics
 from kvscope.analyse.study_metrics import add_study_metrics
 from kvscope.plan import documents, layers
 from kvscope.plan.experiment import dump
@@ -33,7 +33,7 @@ def invented(number: int, planned: PlannedExperiment, directory: Path) -> Report
     settings = documents.load_mapping(_written(planned, directory))
     scarce = "ample" not in planned.grid
     rows = []
-    for place, metric in enumerate(METRICS):
+    for place, metric in enumerate(all_metrics()):
         value = 10.0 + (place * 7 + number * 3) % 11
         if metric.name == "preemptions":
             value = 6.0 if scarce else 0.0

@@ -14,7 +14,7 @@ from PIL import Image
 from kvscope import attempts, runfile, tables
 from kvscope.analyse.check import check_run
 from kvscope.analyse.experiment import analyse
-from kvscope.analyse.study_metrics import COLUMNS, STUDY_METRICS
+from kvscope.analyse.study_metrics import STUDY_METRICS, column_measures
 from kvscope.attempts import request_again
 from kvscope.cli import main
 from kvscope.errors import BadInput
@@ -100,8 +100,10 @@ def test_the_csv_has_every_experiment_once_and_the_numbers_of_the_tables(results
     assert list(found["status"]) == [*["complete"] * 3, "failed", "not run"]
     for fake in COMPLETE:
         metrics = metrics_of(results, fake).set_index("metric")
-        shown_here = [s for s in COLUMNS if s.name in metrics.index and s.name in found.columns]
-        assert {s.name for s in COLUMNS if not s.optional} <= {s.name for s in shown_here}
+        shown_here = [
+            s for s in column_measures() if s.name in metrics.index and s.name in found.columns
+        ]
+        assert {s.name for s in column_measures() if not s.optional} <= {s.name for s in shown_here}
         for shown in shown_here:
             row = metrics.loc[shown.name]
             for suffix, column in (("", "value"), ("_ci_low", "ci_low"), ("_ci_high", "ci_high")):
@@ -113,7 +115,7 @@ def test_the_csv_has_every_experiment_once_and_the_numbers_of_the_tables(results
 def test_a_failed_experiment_has_its_reason_and_no_numbers_in_the_csv(out):
     found = pd.read_csv(out / "experiments.csv").set_index("id").loc[BROKEN.id]
     assert found["reasons"] == "no room"
-    assert all(pd.isna(found[shown.name]) for shown in COLUMNS if not shown.optional)
+    assert all(pd.isna(found[shown.name]) for shown in column_measures() if not shown.optional)
 
 
 @pytest.mark.usefixtures("one_figure")

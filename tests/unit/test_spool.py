@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvscope.engine.attention.spool import MOST_PARTS, Spool
 from kvscope.errors import CannotWrite
+from kvscope_kernels.engine.spool import MOST_PARTS, Spool
 
 WORD = np.dtype("<u8")
 

@@ -66,12 +66,12 @@ def set_threads() -> None:
 
     Numba takes numbers up to the one with which it was imported.
     """
-    import numba
     import torch
 
     if "OMP_NUM_THREADS" in os.environ:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    if "NUMBA_NUM_THREADS" in os.environ:
+    numba: Any = sys.modules.get("numba")
+    if numba and "NUMBA_NUM_THREADS" in os.environ:
         numba.config.NUMBA_NUM_THREADS = int(os.environ["NUMBA_NUM_THREADS"])
 
 

@@ -55,6 +55,7 @@ declare -A brings=(
     [kvscope-cluster]="status core"
     [kvscope-connectors]="run device=dry overflow=native overflow.host_gib=0.1 ${tiny[*]} --out native"
     [kvscope-explain]="explain core"
+    [kvscope-kernels]="run engine.attention=instrumented tracing=full ${tiny[*]} --out traced"
     [kvscope-model]="run device=modeled ${tiny[*]} --out modeled"
     [kvscope-offload]="run device=offload_modeled model=opt-6.7b batching=prefill_first ${tiny[*]} --out offload"
     [kvscope-paper]="plan study=paper device=modeled"

@@ -43,7 +43,7 @@ LIMITS_S = {  # in their order
 IMPORTED = (
     *("torch", "triton", "numpy", "numba", "pandas", "pyarrow", "transformers", "vllm"),
     *("vllm.platforms", "vllm._custom_ops", "vllm.v1.worker.gpu_worker"),
-    *("vllm.v1.attention.backends.triton_attn", "kvscope.engine.attention.cuda.launch"),
+    *("vllm.v1.attention.backends.triton_attn", "kvscope_kernels.engine.cuda.launch"),
 )
 
 

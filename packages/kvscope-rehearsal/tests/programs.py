@@ -15,15 +15,15 @@ import numpy as np
 import torch
 
 from kvscope.copies import OUT
-from kvscope.engine.attention.cuda.buffer import HEADER
-from kvscope.engine.attention.cuda.clock import CudaClock
-from kvscope.engine.attention.cuda.tracer import CudaTracer
 from kvscope.engine.devices.platform import Platform, platform_of
 from kvscope.engine.overflow.host_pool import HostPool
 from kvscope.engine.vllm.connectors import copies
-from kvscope.events import ATTENTION, RECORD
 from kvscope.plan.grid import expand
 from kvscope_connectors.connector import NativeConnector, TimedWorker
+from kvscope_kernels.engine.cuda.buffer import HEADER
+from kvscope_kernels.engine.cuda.clock import CudaClock
+from kvscope_kernels.engine.cuda.tracer import CudaTracer
+from kvscope_kernels.kv_events import ATTENTION, RECORD
 from kvscope_offload.lanes import RealLanes
 from kvscope_offload.overflow.connector import ActivationConnector, ActivationOrders, Rebuild
 from kvscope_offload.pipeline import Job

@@ -11,12 +11,9 @@ from kvscope.analyse.oracles.engine_checks import ENGINE_ORACLES
 from kvscope.analyse.oracles.facts import origin_wrong
 from kvscope.analyse.oracles.registry import ROWS, all_oracles, judge_tables
 from kvscope.analyse.records import Records
-from kvscope.collect.kv.flushes import read_flushes
-from kvscope.collect.oracles.judge import Judge, judge_flushes
-from kvscope.collect.oracles.registry import ALL_ORACLES, verdicts
+from kvscope.collect.traces import installed_reader, reader_of, verdicts
 from kvscope.oracle import Oracle, judge
 from kvscope.results import Run
-from kvscope.runfile import KERNEL_EVENTS
 from kvscope.runschema import RunRecord
 from kvscope.tables import KV_EVENTS
 from kvscope.verdict import HELD, NOT_APPLICABLE, VIOLATED, Verdict
@@ -26,7 +23,8 @@ FACTS: tuple[Oracle[RunRecord], ...] = (Oracle(origin_wrong), *ENGINE_ORACLES)
 
 def every_oracle() -> list[Oracle[Any]]:
     """All oracles, in the order of the checklist; BadInput if a package's cannot be used."""
-    return [*ROWS, *all_oracles(), *FACTS, *ALL_ORACLES]
+    reader = installed_reader()
+    return [*ROWS, *all_oracles(), *FACTS, *(reader.oracles if reader else ())]
 
 
 def checklist(records: Records, collected: bool = False) -> list[Verdict]:
@@ -38,19 +36,20 @@ def checklist(records: Records, collected: bool = False) -> list[Verdict]:
     if not records.record.complete:
         return []
     found = judge_tables(records) + judge(FACTS, records.record)
-    return found + verdicts(_of_events(records, collected))
+    return found + _of_events(records, collected)
 
 
-def _of_events(run: Run, collected: bool) -> dict[str, Any]:
-    """The account of the oracles of KV events; empty without events."""
+def _of_events(run: Run, collected: bool) -> list[Verdict]:
+    """The verdicts on KV events, not applicable without any; none if nothing here reads events."""
     if not run.record.tracing:
-        return {}
+        reader = installed_reader()
+        return verdicts(reader, {}) if reader else []
+    reader = reader_of(run)
     if not collected:
-        return judge_flushes(read_flushes(run.directory / KERNEL_EVENTS), Judge.of_run(run))
+        return verdicts(reader, reader.judge(run))
     account = run.account(COLLECTED)
     accounts.require_unchanged(run.tables_directory, account, KV_EVENTS.file)
-    found: dict[str, Any] = account["kv_events"]["oracles"]
-    return found
+    return verdicts(reader, account["kv_events"]["oracles"])
 
 
 def read_verdicts(account: Mapping[str, Any]) -> list[Verdict]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.analyse.measure import MEASURES, is_of_time
+from kvscope.analyse.measure import is_of_time, measures
 from kvscope.analyse.statistics import (
     UNKNOWN,
     Estimate,
@@ -161,7 +161,8 @@ class Estimates:
         if len(campaigns) > 1 or key not in self._rows:
             return None
         if key not in self._in_campaign:
-            errors = MEASURES[metric].uncertainty if metric in MEASURES else None
+            declared = measures().get(metric)
+            errors = declared.uncertainty if declared else None
             own = self._rows.get((key[0], errors.name)) if errors else None
             self._in_campaign[key] = _InCampaign(self._rows[key], own)
         found = self._in_campaign[key]

@@ -11,11 +11,10 @@ import pandas as pd
 
 from kvscope import accounts, rounds, tables
 from kvscope.accounts import ANALYSED
-from kvscope.analyse import access_metrics
 from kvscope.analyse.checklist import checklist
 from kvscope.analyse.circumstances import find_circumstances
 from kvscope.analyse.metric import Metric, origin_of
-from kvscope.analyse.metrics import METRICS
+from kvscope.analyse.metrics import all_metrics
 from kvscope.analyse.planned import confirm_settings, experiment_of
 from kvscope.analyse.reason import Reason
 from kvscope.analyse.records import Records, read_records
@@ -59,7 +58,7 @@ def analyse(run: Path, out: Path, **known: Any) -> pd.DataFrame:
 def repeat_metrics(records: Records, run_sha256: str) -> pd.DataFrame:
     """The `repeat_metrics` table of one run; `run_sha256` is the hash of its run.json."""
     # Published kernels have no passes.
-    known = METRICS if len(records.steps) else access_metrics.METRICS
+    known = [metric for metric in all_metrics() if len(records.steps) or not metric.needs_passes]
     entries = {entry.repeat: entry for entry in records.record.clock.repeats}
     rows = [
         {"repeat": number, **_circumstances(entries.get(number)), **metric}
@@ -112,8 +111,8 @@ def metrics_of(
 ) -> pd.DataFrame:
     """The `metrics` table of one run, from its `repeat_metrics`; `run_sha256` as for these."""
     values_of = {str(name): rows.tolist() for name, rows in repeats.groupby("metric")["value"]}
-    found = {metric.name: _estimate(metric, values_of) for metric in METRICS}
-    values = {metric: found[metric.name].value for metric in METRICS}
+    found = {metric.name: _estimate(metric, values_of) for metric in all_metrics()}
+    values = {metric: found[metric.name].value for metric in all_metrics()}
     for name, (low, high) in _modeled_intervals(records, values).items():
         found[name] = replace(found[name], low=low, high=high)
     estimates = pd.DataFrame([vars(one) for one in found.values()])
@@ -123,7 +122,7 @@ def metrics_of(
         "value": estimates["value"],
         "ci_low": estimates["low"],
         "ci_high": estimates["high"],
-        "unit": [metric.unit for metric in METRICS],
+        "unit": [metric.unit for metric in all_metrics()],
         "repeats_valid": estimates["count"],
         "valid": not reasons,
         "reasons": ";".join(dict.fromkeys(reason.name for reason in reasons)),

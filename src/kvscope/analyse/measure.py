@@ -1,6 +1,8 @@
 """What numbers of the `metrics` table are: names, units, headings and how they are displayed."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cache
 
 # The unit in which values of a unit are displayed, where a measure names none.
 DISPLAYED = {"share": "%", "B/s": "GB/s"}
@@ -59,8 +61,18 @@ def is_of_time(unit: str) -> bool:
     return unit == "s" or unit.endswith("/s")
 
 
-MEASURES: dict[str, Measure] = {}
-"""All measures by name: metrics of runs, those of other packages, and those of studies.
+SOURCES: list[Callable[[], Iterable[Measure]]] = []
+"""Functions that give all measures: `study_metrics`, which computes the last of them, adds its."""
 
-`study_metrics`, which computes the last of them, fills it.
-"""
+
+def measures() -> dict[str, Measure]:
+    """All measures by name: metrics of runs, those of other packages, and those of studies.
+
+    BadInput if a package's cannot be loaded.
+    """
+    return _by_name(tuple(SOURCES))
+
+
+@cache
+def _by_name(sources: tuple[Callable[[], Iterable[Measure]], ...]) -> dict[str, Measure]:
+    return {one.name: one for source in sources for one in source()}

@@ -6,7 +6,7 @@ Other packages add metrics as entry points in the group `kvscope.metric`, each a
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kvscope import plugins
@@ -23,17 +23,17 @@ LAST = 10_000  # place of a metric that names none
 class Metric(Measure):
     """A metric of one repeat.
 
-    `of` computes the value, in `unit`, from the records of a repeat, NaN where it is undefined.
-    `needs_all` names what must be traced in full for a metric of KV events. A `modeled_interval` of
-    a modeled run comes from fits of its hardware's numbers: they decide the value, and it is
-    quickly computed from passes, requests and preemptions. `order` is the place of a package's
-    metric in the tables, where kvscope's own stand at 10, 20, …
+    `of` computes the value, in `unit`, from the records of a repeat, NaN where it is undefined. A
+    `modeled_interval` of a modeled run comes from fits of its hardware's numbers: they decide the
+    value, and it is quickly computed from passes, requests and preemptions. A metric that does not
+    need passes may be defined of published kernels, which have none. `order` is the place of a
+    package's metric in the tables, where kvscope's own stand at 10, 20, …
     """
 
     of: "Callable[[RunView], float]"
-    needs_all: str = ""
     modeled_interval: bool = False
-    order: int = LAST
+    needs_passes: bool = field(default=True, kw_only=True)
+    order: int = field(default=LAST, kw_only=True)
 
     def __call__(self, records: "RunView") -> float:
         """The metric's value for one repeat, in `unit`."""
@@ -76,8 +76,9 @@ def metric(
 
 
 def plugin_metrics() -> list[Metric]:
-    """The metrics of other packages; BadInput as for `plugins.load`."""
-    return [plugins.load(GROUP, name, Metric) for name in plugins.names(GROUP)]
+    """The metrics of other packages, by order and name; BadInput as for `plugins.load`."""
+    found = (plugins.load(GROUP, name, Metric) for name in plugins.names(GROUP))
+    return sorted(found, key=lambda metric: metric.order)
 
 
 def origin_of(metric: Metric) -> str | None:

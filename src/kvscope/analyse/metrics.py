@@ -1,7 +1,9 @@
 """The registry of metrics: kvscope's own, in the order of tables, and those of other packages."""
 
-from kvscope.analyse import access_metrics, overhead, waste_metrics
+import functools
+
 from kvscope.analyse import cache_metrics as cache
+from kvscope.analyse import overhead, waste_metrics
 from kvscope.analyse import serving_metrics as serving
 from kvscope.analyse.metric import Metric, plugin_metrics
 from kvscope.passes import DECODE, MIXED, PREFILL
@@ -66,10 +68,18 @@ OWN: tuple[Metric, ...] = (
     *waste_metrics.METRICS,
     serving.stalled_passes,
     serving.stall_time_s,
-    *access_metrics.METRICS,
 )
-_PLACED = [(10 * place, metric) for place, metric in enumerate(OWN, 1)]
-_PLACED += [(metric.order, metric) for metric in plugin_metrics()]
-METRICS = tuple(metric for _, metric in sorted(_PLACED, key=lambda placed: placed[0]))
 
-BY_NAME: dict[str, Metric] = {metric.name: metric for metric in METRICS}
+
+@functools.cache
+def all_metrics() -> tuple[Metric, ...]:
+    """All metrics, in the order of tables; BadInput if a package's cannot be loaded."""
+    placed = [(10 * place, metric) for place, metric in enumerate(OWN, 1)]
+    placed += [(metric.order, metric) for metric in plugin_metrics()]
+    return tuple(metric for _, metric in sorted(placed, key=lambda one: one[0]))
+
+
+@functools.cache
+def metrics_by_name() -> dict[str, Metric]:
+    """All metrics by name; BadInput as for `all_metrics`."""
+    return {metric.name: metric for metric in all_metrics()}

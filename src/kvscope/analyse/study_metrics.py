@@ -1,6 +1,6 @@
 """Metrics of a study, computed from the `metrics` tables of its experiments.
 
-docs/METRICS.md defines them under 'Study level'. The report computes them.
+docs/all_metrics().md defines them under 'Study level'. The report computes them.
 """
 
 import json
@@ -8,13 +8,15 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pandas as pd
 
+from kvscope.analyse import measure
 from kvscope.analyse.estimates import Estimates, ExperimentMetrics
-from kvscope.analyse.measure import MEASURES, Measure
-from kvscope.analyse.metrics import METRICS
+from kvscope.analyse.measure import Measure, measures
+from kvscope.analyse.metrics import all_metrics
 from kvscope.analyse.statistics import UNKNOWN, Estimate
 from kvscope.plan.parts import CacheSettings
 
@@ -187,7 +189,11 @@ STUDY_METRICS = (
     ),
 )
 
-MEASURES.update({one.name: one for one in (*METRICS, *STUDY_METRICS)})
 
-COLUMNS = sorted((one for one in MEASURES.values() if one.column), key=lambda one: one.column)
-"""Those that are columns of tables, in order."""
+measure.SOURCES.append(lambda: (*all_metrics(), *STUDY_METRICS))
+
+
+@cache
+def column_measures() -> list[Measure]:
+    """The metrics that are columns of tables, in order."""
+    return sorted((m for m in measures().values() if m.column), key=lambda m: m.column)

@@ -6,8 +6,6 @@ tables of a run.
 - `importer`: `Importer`, which makes a run's directory of files that others published; for that
   `write_tables`, `provenance` and `imported_clock` of run.json, and `PUBLISHED`, where times come
   from
-- `json_values`, which refuse others: `require_list`, `require_integer`, `require_integers`,
-  `require_number`
 - `recorder`, which makes tables of an engine's rows: `replay` of a `RepeatContext` and of a
   `RequestState` for each request that was there before, to `RepeatTables`; `kv_groups_table`;
   `NANOSECONDS` in seconds
@@ -15,7 +13,7 @@ tables of a run.
 """
 
 from kvscope import stalls
-from kvscope.collect import importer, json_values
+from kvscope.collect import importer
 from kvscope.collect.collector import collect_run
 from kvscope.collect.foreign import Collector
 from kvscope.run import recorder
@@ -24,7 +22,6 @@ __all__ = [
     "Collector",
     "collect_run",
     "importer",
-    "json_values",
     "recorder",
     "stalls",
 ]

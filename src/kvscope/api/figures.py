@@ -7,13 +7,17 @@
   `colours`, `colour_channel`, `grid`, `heading`, `plot_width`; `PAPER`, how wide it is, `LETTER` a
   letter; `NUMBER`, a format; `SELECTED`, what a figure makes of axes; `PICKED`, which fades what a
   reader did not pick
+- `over_experiments`: the function of this name makes a figure of metrics, each `Panel` of which are
+  of one unit
+- `curves`: `lines_drawing` of `Lines`, and the `distribution` of values, a `Distribution`
 - `theme`: `PALETTE`, `SHAPES`, and colours with a meaning, as `GREY`, `NOTE` and `DIFFERENT`,
   `PREFILL`, `DECODE` and `RUNNING`
 """
 
 from kvscope.plan.figures import Axes
 from kvscope.report import theme
+from kvscope.report.figures import curves, over_experiments
 from kvscope.report.figures import figure as charts
 from kvscope.report.figures.registry import draw_figure
 
-__all__ = ["Axes", "charts", "draw_figure", "theme"]
+__all__ = ["Axes", "charts", "curves", "draw_figure", "over_experiments", "theme"]

@@ -5,8 +5,8 @@
 - `reading`: `read_bytes` and `text_lines`, within limits; `refusing`, which makes BadInput of what
   a library raises, `damage` and `first_fault` of an error of pydantic; `one_line` and `short_repr`
   of what is quoted
-- `limits` of what is read: `COUNT`, `INT32`, `LATEST_EPOCH_S`, `LONGEST_REPEAT_S`, and
-  `LONGEST_FLUSH_BYTES`, the longest line
+- `limits` of what is read: `COUNT`, `INT32`, `LATEST_EPOCH_S`, `LONGEST_REPEAT_S`,
+  `LONGEST_RUN_NS`, and `LONGEST_FLUSH_BYTES`, the longest line
 - `layout` of results: `experiment_directory` and `tables_directory`; `STUDIES` with a `MANIFEST`
   each; `SEGMENTS`, the files of a recording, which kvscope knows where run.json is still to be made
   of them

@@ -5,7 +5,7 @@
 """
 
 from kvscope import __version__, plugins, processes
-from kvscope.machine import installed_vllm
+from kvscope.machine import installed_vllm, processor
 from kvscope.packages import device
 
-__all__ = ["__version__", "device", "installed_vllm", "plugins", "processes"]
+__all__ = ["__version__", "device", "installed_vllm", "plugins", "processes", "processor"]

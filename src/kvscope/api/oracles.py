@@ -1,6 +1,7 @@
 """Oracles of a run's tables, which a package registers.
 
-- `oracle`: an `Oracle` of a function that finds `Violations`, `NONE` or some, with its `Need`
+- `oracle`: an `Oracle` of a function that finds `Violations`, `NONE` or some, with its `Need`;
+  `violations` of places
 - `run_tables`: `RunTables`, which the function is given; `bad_rows` makes violations of rows,
   `combine` one of several; `previous`, of each row the value before; `NANOSECONDS` in seconds
 - `virtual`, for devices that compute nothing: `differs`, where times are not the expected ones

@@ -1,30 +1,35 @@
 """The records of a run, or of one repeat of it, for analysis.
 
-- `read_records` of a run's directory gives `Records`, a `RunView`; `reasons_of` them, why the
-  run is not valid
+- `read_records` of a run's directory gives `Records`, a `RunView` and so `RunData`; `reasons_of`
+  them, why the run is not valid; a function of a `RunView` that is `kept` is computed once for each
 - `planned`: `experiment_of`, the experiment of a run; `confirm_settings`, which refuses others
 - `pass_durations`: `PassDurations`, what the passes of a run were expected to take
-- `read_flushes` of a file of KV events; `traced`, their table: `traced_parts` of a run, and
-  `read_events`, which gives `Events`
+- `traces` of KV events: a `TraceReader`, which a package registers; the `Account` of its oracles;
+  for its tables `write_batches`; `require_times` of a run, `instants_ns` and `duration_ns` of its
+  seconds
+- `json_values`, which refuse others: `require_list`, `require_integer`, `require_integers`,
+  `require_number`, `require_choice`; `all_within` bounds; `to_int64` of a list
 - `due`: `decode_due_s`, how long `decode_passes` were due to take
 """
 
 from kvscope import due
-from kvscope.analyse import events as traced
 from kvscope.analyse import pass_durations, planned
 from kvscope.analyse.records import Records, read_records
-from kvscope.analyse.run_view import RunView
+from kvscope.analyse.run_view import RunView, kept
 from kvscope.analyse.validity import reasons_of
-from kvscope.collect.kv.flushes import read_flushes
+from kvscope.collect import json_values, traces
+from kvscope.run_data import RunData
 
 __all__ = [
     "Records",
+    "RunData",
     "RunView",
     "due",
+    "json_values",
+    "kept",
     "pass_durations",
     "planned",
-    "read_flushes",
     "read_records",
     "reasons_of",
-    "traced",
+    "traces",
 ]

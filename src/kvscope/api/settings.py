@@ -6,7 +6,7 @@ headed and put into words, `impossible` the error for values that do not go toge
 - `fields`: types of keys, as `Count`, `Tokens`, `Gib` and `Real`; `GIB` is bytes
 - `documents`: `load`, `load_mapping`, which refuse what is damaged, and `dump` of YAML
 - `runschema`, files of JSON that are validated: `Record`, a group of keys that may have others,
-  with the types `Real` and `Whole`
+  with the types `Real` and `Whole`; of run.json `TracingRecord` with its `ClockSampleRecord`
 - `complaints`, sentences of what is wrong: `validation_message` of an error of pydantic,
   `suggestion` of a known word for one that is not
 """

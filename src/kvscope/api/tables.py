@@ -1,27 +1,25 @@
 """The tables of a run and its run.json, and the words that they hold.
 
-- `tables`: a `Table` by its name in upper case, `HOST_TABLES`, `to_arrow`, `write`
+- `tables`: a `Table` by its name in upper case, `HOST_TABLES`; `to_arrow`, `write`, `read`,
+  `check_file`
 - `evidence`, what a run has: `ALL` kinds, among them `PASSES`, `CLOCK`, `ORDER`, `STALLS`, `JOBS`
   and `KV_GROUPS`; `of_recording`, what the records of a server hold
 - `runfile`, run.json: `read_record` and `write_run`, `file_records`, `is_complete`, `run_sha256`;
-  the names `RUN_FILE`, `KERNEL_EVENTS`, `NSYS_EXPORT` and `NSYS_REPORT`, the key `TRACING`, the
-  words `COMPLETE` and `RECORDED`
+  the names `RUN_FILE`, `KERNEL_EVENTS`, `SPOOL`, `NSYS_EXPORT` and `NSYS_REPORT`, the key
+  `TRACING`, the words `COMPLETE` and `RECORDED`
 - `actions`: `Action`, and `action` of a name; `RECOMPUTE` and `SWAP`
 - `added`, tables of packages: a `JobTable`, of copies beside the passes, and `job_table`, that of
   an installed package
 - `copies`: `DIRECTIONS`, `IN` and `OUT`; kinds of transfers, `KV` and `INPUTS`;
   clocks of copies, `HOST_CLOCK`, `LOG` and `VIRTUAL_CLOCK`; `FASTEST_BYTES_PER_S` of any
-- `passes`: phases, `PREFILL`, `DECODE` and `MIXED`, all in `PASS_PHASES`
-- `kv_events`: kinds of accesses by code, `K_READ`, `V_READ`, `K_WRITE`, `V_WRITE`, with their names
-  in `KINDS`; of a flush its kernels `WRITE` and `ATTENTION`, its `COLUMNS` and `COLUMNS_VERSION`,
-  and `ALL_HEADS`; a kernel's `RECORD` of an access, with `RECORD_ALL_HEADS`; `VIRTUAL_CLOCK`
+- `passes`: phases, `PREFILL`, `DECODE` and `MIXED`, all in `PASS_PHASES`, those of a request in
+  `REQUEST_PHASES`; `phase_of_requests` in a pass
 - `kv_kinds`: `KvKind`, a kind of KV group; its subclasses `Window`, `Chunk`, `State`; `Count`
 - `kv_plan`: `KvGroup`, `has_one_block_table`, `unless_one_block_table`
 - `rebuilds`: `rebuild_parts`, in which K and V are made of a request's activations
 """
 
 from kvscope import actions, copies, evidence, kv_kinds, kv_plan, passes, rebuilds, runfile, tables
-from kvscope import events as kv_events
 from kvscope.tables import added
 
 __all__ = [
@@ -29,7 +27,6 @@ __all__ = [
     "added",
     "copies",
     "evidence",
-    "kv_events",
     "kv_kinds",
     "kv_plan",
     "passes",

@@ -1,11 +1,11 @@
-"""Tracing of KV events: what an engine's device makes of the passes that are traced.
+"""Tracing of KV events, which a package brings.
 
-- `tracer`: `Tracer`, the base class of a device's, and its `TracedPass`
-- `flush`: `Launch`, the records of one kernel, each column of which is a `Column`
-- `clock`: `TickClock`, the base class of the clock that events are stamped with, and its
-  `ClockSample`
+- `tracing`: `Tracing`, which it registers, with its `EventsOnDisk`
+- `events`: `EventRecorder`, the base class of what records those of a run, of whose repeats it is
+  given the `RepeatTables`
 """
 
-from kvscope.engine.attention import clock, flush, tracer
+from kvscope.plan import tracing
+from kvscope.run import events
 
-__all__ = ["clock", "flush", "tracer"]
+__all__ = ["events", "tracing"]

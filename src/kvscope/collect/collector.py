@@ -9,15 +9,12 @@ import pyarrow.parquet as pq
 from kvscope import accounts
 from kvscope.accounts import COLLECTED
 from kvscope.collect.host_times import require_times
-from kvscope.collect.kv.launches import Launches
-from kvscope.collect.kv.tables import write_kv_tables
 from kvscope.collect.nsys import emptiness
 from kvscope.collect.nsys.tables import write_empty_tables, write_nsys_tables
-from kvscope.collect.oracles.judge import Judge
-from kvscope.collect.timeline.access_slices import read_accesses
 from kvscope.collect.timeline.alignment import Alignment, align
 from kvscope.collect.timeline.intervals import write_timeline
 from kvscope.collect.timeline.perfetto import write_perfetto
+from kvscope.collect.traces import TraceReader, reader_of
 from kvscope.errors import BadInput
 from kvscope.ranges import DOMAIN, FORWARD_PASS
 from kvscope.results import Run
@@ -27,7 +24,7 @@ from kvscope.runfile import (
     PERFETTO,
     require_unchanged,
 )
-from kvscope.tables import KV_EVENTS, NVTX_RANGES, TIMELINE
+from kvscope.tables import NVTX_RANGES, TIMELINE
 
 
 def collect_nsys(sqlite: Path, out_dir: Path) -> dict[str, Any]:
@@ -50,14 +47,15 @@ def collect_run(run_dir: Path, out_dir: Path, perfetto: bool = False) -> None:
     run = Run(run_dir)
     require_times(run)
     require_unchanged(run_dir, run.record, NSYS_EXPORT, KERNEL_EVENTS)
+    reader = _reader_of_events(run)
     accounts.begin(out_dir, COLLECTED)
     account, alignment = _collect_profile(run, out_dir)
     offset_ns = alignment.offset_ns if alignment else None
-    if traced := _is_traced(run):
-        account["kv_events"] = _collect_events(run, out_dir, offset_ns)
+    if reader:
+        account["kv_events"] = reader.collect(run, out_dir, offset_ns)
     account["rows"][TIMELINE.name] = write_timeline(run, out_dir, offset_ns)
     if perfetto:
-        accesses = read_accesses(out_dir / KV_EVENTS.file) if traced else None
+        accesses = reader.slices(out_dir) if reader else None
         if accesses and accesses.warning:
             account["warnings"].append(accesses.warning)
         write_perfetto(out_dir / TIMELINE.file, run, out_dir / PERFETTO, accesses)
@@ -98,18 +96,13 @@ def _passes(out_dir: Path) -> pd.DataFrame:
     return frame
 
 
-def _is_traced(run: Run) -> bool:
-    """Whether the run has KV events; BadInput if it is complete and they are missing."""
+def _reader_of_events(run: Run) -> TraceReader | None:
+    """What reads the run's KV events; None without any.
+
+    BadInput if the run is complete and they are missing, or if nothing here reads them.
+    """
     path = run.directory / KERNEL_EVENTS
     traced = run.record.tracing is not None
     if traced and run.record.complete and not path.exists():
         raise BadInput(f"{path}: no such file, though KV events were traced")
-    return traced and path.exists()
-
-
-def _collect_events(run: Run, out_dir: Path, offset_ns: int | None) -> dict[str, Any]:
-    """Write the tables of KV events; residuals refer to the profiler's kernels, if any."""
-    launches = None if offset_ns is None else Launches.read(out_dir, offset_ns)
-    expected = run.record.tracing.events if run.record.tracing else 0
-    events = run.directory / KERNEL_EVENTS
-    return write_kv_tables(events, out_dir, Judge.of_run(run), launches, expected)
+    return reader_of(run) if traced and path.exists() else None

@@ -13,8 +13,8 @@ from kvscope.engine.recording import Recording
 from kvscope.kv_plan import KvGroup
 
 if TYPE_CHECKING:
-    from kvscope.engine.attention.tracer import Tracer
     from kvscope.engine.devices.platform import Platform
+    from kvscope.plan.tracing import PassTracer
 
 
 class Finished(NamedTuple):
@@ -45,7 +45,7 @@ class Engine(Protocol):
         """The KV groups that vLLM has made of the layers; empty of another engine."""
 
     @property
-    def tracer(self) -> "Tracer | None":
+    def tracer(self) -> "PassTracer | None":
         """The tracer of KV events; None if none are traced."""
 
     @property

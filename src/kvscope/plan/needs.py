@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from kvscope.plan.gpu_estimate import is_tight
 from kvscope.plan.gpu_memory import GpuMemory, gib_text
-from kvscope.plan.kv_events import spool_bytes, stored_bytes
+from kvscope.plan.tracing import events_on_disk
+from kvscope.plan.walltime import expected_repeats
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment
@@ -33,14 +34,15 @@ class GpuNeeds:
         memory = device.gpu_memory(experiment)
         if memory is None:
             return None
+        events = events_on_disk(experiment)
         return cls(
             hardware=getattr(device, "hardware", None),
             usable_bytes=device.usable_bytes,
             memory=memory,
             host_pool_bytes=overflow.pool_bytes(experiment),
             host_memory=getattr(overflow, "host_memory", PINNED),  # vLLM's own pins its pool
-            spool_bytes=spool_bytes(experiment),
-            stored_bytes=stored_bytes(experiment),
+            spool_bytes=events.spool_bytes,
+            stored_bytes=round(events.stored_bytes * expected_repeats(experiment)),
         )
 
     @property

@@ -8,6 +8,7 @@ from kvscope.kv_plan import unless_one_block_table
 from kvscope.plan import registry
 from kvscope.plan.fields import impossible
 from kvscope.plan.parts import CacheSettings, Conditions, TracingSettings
+from kvscope.plan.tracing import INSTRUMENTED, PACKAGE, is_installed
 from kvscope.setting_values import VLLM_0_4_2
 
 SIZES = CacheSettings.one_of
@@ -82,12 +83,24 @@ def _policy_takes_kv_groups(experiment: CompleteExperiment) -> None:
 
 def _tracing_has_kernels(experiment: CompleteExperiment) -> None:
     tracing, attention = experiment.tracing, experiment.engine.attention
-    if tracing.name != "none" and attention != "instrumented":
+    if tracing.name != "none" and attention != INSTRUMENTED:
         raise impossible(
             f"tracing={tracing.name} needs engine.attention=instrumented, the kernels that can "
             f"record KV events, not {attention:.60}",
             "engine.attention",
             "tracing",
+        )
+
+
+def _tracing_is_installed(experiment: CompleteExperiment) -> None:
+    name, attention = experiment.tracing.name, experiment.engine.attention
+    asked = f"tracing={name}" if name != "none" else f"engine.attention={attention}"
+    needed = name != "none" or (attention == INSTRUMENTED and experiment.device.allocates)
+    if needed and not is_installed():
+        raise impossible(
+            f"{asked} needs the package {PACKAGE}, whose attention kernels can record KV events; "
+            "install it, or take tracing=none and another engine.attention",
+            "tracing" if name != "none" else "engine.attention",
         )
 
 
@@ -246,6 +259,7 @@ RULES: tuple[Callable[[CompleteExperiment], None], ...] = (
     _prefixes_have_one_block_table,
     _policy_takes_kv_groups,
     _tracing_has_kernels,
+    _tracing_is_installed,
     _strides_suit_tracing,
     _buffer_has_a_part_for_each,
     _buffer_is_used,

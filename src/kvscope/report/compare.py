@@ -13,7 +13,7 @@ from typing import Any
 from kvscope.analyse.estimates import INDEPENDENT, Estimates, Ratio
 from kvscope.analyse.measure import Measure
 from kvscope.analyse.statistics import Estimate
-from kvscope.analyse.study_metrics import COLUMNS
+from kvscope.analyse.study_metrics import column_measures
 from kvscope.errors import BadInput
 from kvscope.layout import MANIFEST
 from kvscope.report.comparisons import Comparison
@@ -114,7 +114,7 @@ def differences(first: StudyData, second: StudyData) -> list[Difference]:
 def _differences(run: ReportedRun, other: ReportedRun) -> Iterator[Difference]:
     sides = {"first": run.as_measured, "second": other.as_measured}
     estimates = Estimates({side: one for side, one in sides.items() if one})
-    for shown in COLUMNS:
+    for shown in column_measures():
         name = shown.name
         if of_interest(shown, (run,)) and of_interest(shown, (other,)):
             yield Difference(

@@ -12,7 +12,6 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.analyse.access import KvTrace, has_rows, trace_of
 from kvscope.analyse.estimates import Estimates, ExperimentMetrics
 from kvscope.analyse.measure import Measure
 from kvscope.analyse.run_view import RunView
@@ -153,12 +152,6 @@ class ReportedRun:
     def adjusted(self) -> bool:
         """Whether its times are as if nothing had waited for a CPU."""
         return self.metrics is not None and bool(self.metrics["adjusted"].any())
-
-    @cached_property
-    def trace(self) -> KvTrace | None:
-        """Its KV events; None if there are none."""
-        found = trace_of(self.records)
-        return found if found and has_rows(found.path) else None
 
     @cached_property
     def latencies(self) -> Latencies:

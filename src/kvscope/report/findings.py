@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from kvscope.analyse.estimates import INDEPENDENT, Ratio
-from kvscope.analyse.measure import MEASURES, Measure, is_of_time
+from kvscope.analyse.measure import Measure, is_of_time, measures
 from kvscope.analyse.statistics import Estimate
 from kvscope.plan.figures import Axes
 from kvscope.quantities import join_words, plural
@@ -397,7 +397,7 @@ def by_change(rows: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
 
 def compared_metrics(study: StudyData) -> list[Measure]:
     """What the study's figures show above all, then the first columns; those with a direction."""
-    leading = [MEASURES[name] for _, lead in leads(study) for name in lead.panel]
+    leading = [measures()[name] for _, lead in leads(study) for name in lead.panel]
     columns = [one for one in main_columns(study) if one.first]
     return [one for one in dict.fromkeys([*leading, *columns]) if one.better]
 

@@ -15,7 +15,7 @@ from kvscope.analyse.estimates import ADJUSTED as ADJUSTED_HOW
 from kvscope.analyse.estimates import Ratio
 from kvscope.analyse.measure import Measure
 from kvscope.analyse.statistics import Estimate
-from kvscope.analyse.study_metrics import COLUMNS
+from kvscope.analyse.study_metrics import column_measures
 from kvscope.files import write_text
 from kvscope.report.comparisons import pairs
 from kvscope.report.data import ReportedRun, StudyData, of_interest
@@ -63,7 +63,11 @@ def metrics_frame(study: StudyData) -> pd.DataFrame:
 
 def main_columns(study: StudyData) -> list[Measure]:
     """The main metrics that the study has: no overhead where nothing is preempted."""
-    return [shown for shown in COLUMNS if not shown.optional or of_interest(shown, study.complete)]
+    return [
+        shown
+        for shown in column_measures()
+        if not shown.optional or of_interest(shown, study.complete)
+    ]
 
 
 def experiments_frame(study: StudyData) -> pd.DataFrame:

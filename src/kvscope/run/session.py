@@ -35,7 +35,7 @@ from kvscope.run import disturbance
 from kvscope.run.added import added_rows
 from kvscope.run.attempt import keep_whole_repeats, read_repeats, read_session, repeats_of
 from kvscope.run.disturbance import MachineSample, reference_work_s
-from kvscope.run.kernel_events import KernelEvents
+from kvscope.run.events import EventRecorder, recorder_of
 from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, end_with_holder, hold_lock
 from kvscope.run.progress import Progress
 from kvscope.run.recorder import (
@@ -77,7 +77,7 @@ class Session:
     leaks: list[dict[str, int]] = field(default_factory=list)
     emptied: list[dict[str, Any]] = field(default_factory=list)  # prefix caches, before repeats
     loads: list[dict[str, Any]] = field(default_factory=list)  # around each measured repeat
-    kernel_events: KernelEvents | None = None
+    kernel_events: EventRecorder | None = None
     repeats_written: int = -1
     earlier: dict[str, Any] = field(default_factory=dict)  # session.json of the process before
 
@@ -191,7 +191,7 @@ def prepare(session: Session, marks: Marks, progress: Progress) -> Iterator[Engi
         session.timings_s.setdefault("start_engine", time.perf_counter() - began)
         session.engine = engine_facts(experiment, engine)
         session.kv_groups = engine.kv_groups
-        session.kernel_events = KernelEvents(experiment, engine.tracer, session.directory)
+        session.kernel_events = recorder_of(experiment, engine.tracer, session.directory)
         session.kernel_events.resume(session.earlier.get("tracing"), session.start_ns)
         began = time.perf_counter()
         with engine.check_results() as checks:

@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import kvscope
 from kvscope.engine.vllm import preload
@@ -97,12 +98,13 @@ def fork(link: Link, request: dict[str, object], engine: int, log: int) -> int:
 
 def set_threads(count: int) -> None:
     """Do what OMP_NUM_THREADS and Numba's do when torch and numba are imported."""
-    import numba
     import torch
 
     torch.set_num_threads(count)
     os.environ["OMP_NUM_THREADS"] = os.environ["NUMBA_NUM_THREADS"] = str(count)
-    numba.config.NUMBA_NUM_THREADS = count
+    numba: Any = sys.modules.get("numba")  # of a package's kernels, or of vLLM
+    if numba:
+        numba.config.NUMBA_NUM_THREADS = count
 
 
 def _nothing() -> None:

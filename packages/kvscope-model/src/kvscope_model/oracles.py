@@ -12,8 +12,10 @@ import numpy as np
 import pandas as pd
 
 from kvscope.api.oracles import oracle, run_tables, virtual
-from kvscope.api.runs import planned, read_flushes
-from kvscope.api.tables import evidence, kv_events, runfile
+from kvscope.api.runs import planned
+from kvscope.api.tables import evidence, runfile
+from kvscope_kernels import kv_events
+from kvscope_kernels.collect.flushes import read_flushes
 from kvscope_model.arraytypes import Bools, Floats, Ints
 from kvscope_model.device import Modeled
 from kvscope_model.hardware.overflow_cost import OverflowCost

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from kvscope.events import K_READ, K_WRITE, V_READ, V_WRITE
+from kvscope_kernels.kv_events import K_READ, K_WRITE, V_READ, V_WRITE
 from kvscope_model.engine.accesses import TILE_TOKENS, Row, reads, writes
 
 WORKERS, HEADS, DURATION_NS = 7, 4, 10_007

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kvscope.analyse.metrics import BY_NAME
+from kvscope.analyse.metrics import metrics_by_name
 from kvscope.analyse.oracles import cache, whole_batches
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.oracles.workload import workload_differs
@@ -69,7 +69,7 @@ def test_bytes_of_a_large_cache_are_those_of_its_blocks(run: Records) -> None:
 
 def test_the_peak_of_the_cache_is_that_of_its_bytes(run: Records) -> None:
     """Not those of as many blocks of K and V: the hybrid policy keeps activations and ids, too."""
-    peak = BY_NAME["kv_bytes_peak"].of(run)
+    peak = metrics_by_name()["kv_bytes_peak"].of(run)
     assert peak == run.steps["context_bytes"].max()
     assert 0 < peak < run.steps["kv_blocks_used"].max() * run.block_bytes
 

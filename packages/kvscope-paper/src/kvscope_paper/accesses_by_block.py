@@ -11,10 +11,11 @@ import numpy as np
 import pandas as pd
 
 from kvscope.api.figures import charts, theme
-from kvscope.api.runs import traced
-from kvscope.api.sections import ReportedRun, StudyData
-from kvscope.api.tables import kv_events
+from kvscope.api.sections import StudyData
 from kvscope.api.wording import traits
+from kvscope_kernels import kv_events
+from kvscope_kernels.analyse import events as traced
+from kvscope_kernels.analyse.access import KvTrace, trace_to_draw
 from kvscope_paper.arrays import Bools
 from kvscope_paper.comparison import device_words
 from kvscope_paper.published.trace import KEYS, TOO_LONG, published_accesses
@@ -79,19 +80,20 @@ DRAW: dict[str, Callable[[StudyData, str], charts.Drawing | None]] = {
 
 def _ours(study: StudyData) -> Iterator[tuple[str, pd.DataFrame]]:
     """The accesses of each experiment that was traced, under its device."""
-    for run in [run for run in study.runs if run.repeats and run.trace][:MOST_RUNS]:
-        yield f"ours, {device_words(dict(traits.flat(run.settings)))}", accesses_of(run)
+    traces = ((run, trace_to_draw(run)) for run in study.runs if run.repeats)
+    for run, trace in [(run, trace) for run, trace in traces if trace][:MOST_RUNS]:
+        title = f"ours, {device_words(dict(traits.flat(run.settings)))}"
+        yield title, accesses_of(trace.of_repeat(run.repeats[0]))
 
 
-def accesses_of(run: ReportedRun) -> pd.DataFrame:
+def accesses_of(trace: KvTrace) -> pd.DataFrame:
     """The accesses of the first traced layer and head as `traced_accesses` has the published ones.
 
     Times are in µs since the layer's first access of the pass.
     """
-    assert run.trace
-    parts = traced.traced_parts(run.trace.path, run.repeats[0])
+    parts = traced.traced_parts(trace.path, trace.repeat)
     steps = parts["step"].unique()[:PASSES].tolist()
-    events = traced.read_events(run.trace.path, run.repeats[0], steps, [int(parts["layer"].min())])
+    events = traced.read_events(trace.path, trace.repeat, steps, [int(parts["layer"].min())])
     events = events.take(_of_first_head(events))
     names = sorted(events.requests, key=lambda name: (len(name), name))
     rows = pd.DataFrame(

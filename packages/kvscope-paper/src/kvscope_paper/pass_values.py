@@ -4,9 +4,10 @@ import math
 
 import pandas as pd
 
-from kvscope.api.runs import traced
 from kvscope.api.sections import ReportedRun
-from kvscope.api.tables import kv_events
+from kvscope_kernels import kv_events
+from kvscope_kernels.analyse import events as traced
+from kvscope_kernels.analyse.access import trace_to_draw
 
 TOKENS, READS = "tokens", "reads"
 OF_EVENTS = {"tokens_written": TOKENS, "k_reads": READS}
@@ -32,9 +33,9 @@ def pass_value(run: ReportedRun, metric: str, step: int) -> float:
     if metric not in OF_EVENTS:
         found = _column(steps, metric)[steps["step"] == step]
         return float(found.iloc[0]) if len(found) else math.nan
-    if run.trace is None:
+    if (trace := trace_to_draw(run)) is None:
         return math.nan
-    events = traced.read_events(run.trace.path, repeat, [step], [0])
+    events = traced.read_events(trace.path, repeat, [step], [0])
     if not len(events):
         return math.nan
     return float(_tokens_written(events) if metric == "tokens_written" else _k_reads(events))

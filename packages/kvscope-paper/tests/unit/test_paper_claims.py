@@ -10,10 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvscope.analyse.events import COLUMNS, Events
-from kvscope.events import K_READ, K_WRITE, V_READ
 from kvscope.runschema import EngineRecord
 from kvscope.time_sources import MEASURED, MODELED
+from kvscope_kernels.analyse.events import COLUMNS, Events
+from kvscope_kernels.kv_events import K_READ, K_WRITE, V_READ
+from kvscope_paper.claims import accesses
 from kvscope_paper.claims.judging import (
     FAILS,
     HOLDS,
@@ -227,10 +228,11 @@ def reads(*rows: Sequence[int]) -> Events:
 
 
 def judged_by(monkeypatch, claim: Claim, events: Events, time_source: str = MEASURED) -> str:
-    monkeypatch.setattr("kvscope.analyse.events.read_events", lambda *args, **kwargs: events)
-    run = SimpleNamespace(
-        id="one", trace=SimpleNamespace(path=None), repeats=[0], time_source=time_source
+    monkeypatch.setattr(
+        "kvscope_kernels.analyse.events.read_events", lambda *args, **kwargs: events
     )
+    monkeypatch.setattr(accesses, "trace_to_draw", lambda run: SimpleNamespace(path=None))
+    run = SimpleNamespace(id="one", repeats=[0], time_source=time_source)
     own = [compared(point, point.value, run) for point in points(("6a", "6b"))]
     return claim.ours(Values(own)).verdict
 

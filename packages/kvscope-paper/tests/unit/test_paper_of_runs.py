@@ -14,6 +14,7 @@ from kvscope.errors import BadInput
 from kvscope.report.data import StudyData
 from kvscope.report.load import load
 from kvscope.report.render import print_figure
+from kvscope_kernels.analyse.access import trace_to_draw
 from kvscope_paper.accesses_by_block import accesses_of, draw
 from kvscope_paper.layouts import OfRuns
 from kvscope_paper.of_runs import OWN, draw_runs
@@ -194,10 +195,12 @@ def test_the_file_of_a_trace_is_made_of_the_artifact_s(tmp_path):
 @pytest.mark.parametrize("what", ["writes", "reads"])
 def test_each_block_of_a_pass_is_a_bar_from_its_first_access_to_its_last(traced, what):
     (run,) = traced.runs
-    events = tables.read(tables.KV_EVENTS, run.trace.path)
+    trace = trace_to_draw(run)
+    assert trace
+    events = tables.read(tables.KV_EVENTS, trace.path)
     events = events[(events["repeat"] == 0) & (events["layer"] == events["layer"].min())]
     events = events[events["kv_head"].isna() | (events["kv_head"] == events["kv_head"].min())]
-    drawn = accesses_of(run)
+    drawn = accesses_of(trace.of_repeat(0))
     for place, step in enumerate(sorted(events["step"].unique())[:5], start=1):
         own = events[(events["step"] == step) & events["request_id"].notna()]
         blocks = own.groupby(["kind", "request_id", "block"])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from test_replay import GROUP, PROMPTS, record
 
-from kvscope.analyse.metrics import METRICS
+from kvscope.analyse.metrics import all_metrics
 from kvscope.analyse.oracles.registry import judge_tables
 from kvscope.analyse.oracles.replay import comparison_of
 from kvscope.analyse.oracles.run_tables import RunTables
@@ -26,7 +26,7 @@ def collected(directory: Path, hits: int = FOUND, **facts: Any) -> Records:
 
 def metrics_of(records: Records) -> dict[str, Any]:
     wanted = ["prefix_cache_hit_rate", *OF_BLOCKS]
-    found = {one.name: one(records) for one in METRICS if one.name in wanted}
+    found = {one.name: one(records) for one in all_metrics() if one.name in wanted}
     return {name: None if found[name] != found[name] else found[name] for name in wanted}
 
 

@@ -13,9 +13,8 @@ from kvscope.analyse.oracles.run_tables import OF_REQUEST, RunTables, counts_of
 from kvscope.analyse.oracles.settings import Pair, differing
 from kvscope.analyse.oracles.victims import policy_of
 from kvscope.collect.importer import PUBLISHED, content_digest, kinds
-from kvscope.copies import copies_of
+from kvscope.copies import VIRTUAL_CLOCK, copies_of
 from kvscope.disturbed import LOAD, DisturbanceVerdict, judge_repeats
-from kvscope.events import VIRTUAL_CLOCK
 from kvscope.kv_plan import layers_apart
 from kvscope.oracle import Violations
 from kvscope.plan import registry

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse.metrics import BY_NAME
+from kvscope.analyse.metrics import metrics_by_name
 from kvscope.analyse.oracles.batches import least, most_tokens
 from kvscope.analyse.oracles.run_tables import RunTables, bad_rows
 from kvscope.interval import half_width_share
@@ -145,7 +145,7 @@ def _of_repeats(run: RunTables) -> Iterator[Pair]:
     if setting is None:
         return
     rule = StoppingRule(**setting) if isinstance(setting, Mapping) else StoppingRule.of(setting)
-    throughput = BY_NAME["throughput_tokens_per_s"].of
+    throughput = metrics_by_name()["throughput_tokens_per_s"].of
     found = [throughput(run.repeats[number]) for number in run.records.timed]
     more = rule.until or (_is_reference(record) and len(found) % rule.min == 0)
     yield "the number of repeats", len(found), len(found) if more else rule.min

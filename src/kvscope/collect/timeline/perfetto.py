@@ -15,7 +15,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
 from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
 from kvscope.collect.host_times import instants_ns
-from kvscope.collect.timeline.access_slices import FirstAccesses
+from kvscope.collect.traces import TraceSlices
 from kvscope.files import atomic_path
 from kvscope.results import Run
 from kvscope.time_sources import mark_of
@@ -31,7 +31,7 @@ _COLUMNS = ["start_ns", "end_ns", "kind", "name", "track", "step"]
 
 
 def write_perfetto(
-    timeline: Path, run: Run, path: Path, accesses: FirstAccesses | None = None
+    timeline: Path, run: Run, path: Path, accesses: TraceSlices | None = None
 ) -> None:
     """Write the trace of a timeline file, of the host's step table as counters, and of accesses.
 

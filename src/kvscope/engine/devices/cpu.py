@@ -1,15 +1,11 @@
-"""`cpu`: vLLM's CPU build, kvscope's attention in Numba or plain PyTorch."""
+"""`cpu`: vLLM's CPU build, kvscope's attention in plain PyTorch."""
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from kvscope.engine.devices.vllm_platform import VllmPlatform
 from kvscope.engine.vllm.preload import CPU_WORKER
 from kvscope.errors import BadInput
-
-if TYPE_CHECKING:
-    from kvscope.engine.attention.cpu.tracer import CpuTracer
 
 
 class CpuPlatform(VllmPlatform):
@@ -19,7 +15,6 @@ class CpuPlatform(VllmPlatform):
     worker_modules: ClassVar[tuple[str, ...]] = (CPU_WORKER,)
     backends: ClassVar[Mapping[str, str]] = {
         "paged": "kvscope.engine.vllm.attention.paged.PagedBackend",
-        "instrumented": "kvscope.engine.vllm.attention.cpu.NumbaBackend",
     }
 
     def require(self) -> None:
@@ -47,12 +42,3 @@ class CpuPlatform(VllmPlatform):
             "kv_cache_memory_bytes": blocks * self.experiment.block_bytes,
             **({"attention_backend": "CPU_MLA"} if latent else {}),
         }
-
-    def tracer(self, directory: Path) -> "CpuTracer":
-        """The tracer of KV events, with a segment for each thread."""
-        import numba
-
-        from kvscope.engine.attention.cpu.clock import CpuClock
-        from kvscope.engine.attention.cpu.tracer import CpuTracer
-
-        return CpuTracer(self.experiment, CpuClock(), directory, numba.get_num_threads())

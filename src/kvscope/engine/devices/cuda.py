@@ -1,9 +1,8 @@
-"""`cuda`: vLLM's GPU build on one NVIDIA GPU, kvscope's attention in Triton."""
+"""`cuda`: vLLM's GPU build on one NVIDIA GPU."""
 
 import os
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from kvscope.copies import DEVICE_CLOCK
 from kvscope.engine.devices.vllm_platform import VllmPlatform
@@ -11,16 +10,10 @@ from kvscope.engine.vllm.preload import GPU_WORKER
 from kvscope.errors import BadInput
 from kvscope.time_sources import MEASURED, REHEARSED
 
-if TYPE_CHECKING:
-    from kvscope.engine.attention.cuda.tracer import CudaTracer
-
 
 class CudaPlatform(VllmPlatform):
     """Copies and kernels are launched, and timed on the GPU."""
 
-    backends: ClassVar[Mapping[str, str]] = {
-        "instrumented": "kvscope.engine.vllm.attention.cuda.CudaBackend"
-    }
     worker_modules: ClassVar[tuple[str, ...]] = (GPU_WORKER,)
     # CUDA graphs are traced kernel by kernel; by default a whole graph is one row.
     profiler_options: ClassVar[tuple[str, ...]] = ("--trace=cuda,nvtx", "--cuda-graph-trace=node")
@@ -62,13 +55,6 @@ class CudaPlatform(VllmPlatform):
     def engine_arguments(self) -> dict[str, Any]:
         """kvscope's attention is requested by the name of its slot."""
         return {"attention_backend": self.slot} if self.backend else {}
-
-    def tracer(self, directory: Path) -> "CudaTracer":
-        """The tracer of KV events, with segments for each launch."""
-        from kvscope.engine.attention.cuda.clock import CudaClock
-        from kvscope.engine.attention.cuda.tracer import CudaTracer
-
-        return CudaTracer(self.experiment, CudaClock(), directory)
 
     def timed(self, copy: Callable[[], None]) -> Callable[[], float]:
         """By CUDA events on the copy's stream."""

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from kvscope.copies import HOST_CLOCK, VIRTUAL_CLOCK
 from kvscope.engine.clock import Clock, HostClock
 from kvscope.plan.experiment import Experiment
+from kvscope.plan.tracing import INSTRUMENTED, PassTracer, installed_tracing
 from kvscope.time_sources import BY_CLOCK
 
 if TYPE_CHECKING:
-    from kvscope.engine.attention.tracer import Tracer
     from kvscope.engine.current import CurrentRecording
 
 
@@ -22,8 +22,9 @@ class Platform:
     """A device of one engine. vLLM is imported inside of methods only.
 
     `backends` maps engine.attention to the class of kvscope's attention, which is registered with
-    vLLM in place of its backend `slot`. `worker_modules` are what an engine imports of its device,
-    to be imported before engines are forked; importing them must not initialize the device.
+    vLLM in place of its backend `slot`; that of INSTRUMENTED is the tracing package's.
+    `worker_modules` are what an engine imports of its device, to be imported before engines are
+    forked; importing them must not initialize the device.
     """
 
     slot: ClassVar[str] = "CUSTOM"
@@ -54,7 +55,10 @@ class Platform:
     @property
     def backend(self) -> str | None:
         """The class of kvscope's attention that the experiment uses; None for vLLM's attention."""
-        return self.backends.get(self.experiment.engine.attention)
+        attention = self.experiment.engine.attention
+        if attention == INSTRUMENTED and attention not in self.backends:
+            return installed_tracing().backends[self.experiment.device.name]
+        return self.backends.get(attention)
 
     @abstractmethod
     def run_engine(self, directory: Path) -> AbstractContextManager[Any]:
@@ -71,9 +75,9 @@ class Platform:
         """Additional arguments for vLLM's `EngineArgs`."""
         return {}
 
-    def tracer(self, directory: Path) -> "Tracer":
+    def tracer(self, directory: Path) -> PassTracer:
         """Make the tracer of KV events, with a temporary file in `directory`."""
-        raise TypeError(f"{type(self).__name__} does not trace KV events")
+        return installed_tracing().open_tracer(self, directory)
 
     def host_pool(self) -> dict[str, Any]:
         """Of a device that does not compute: what memory its pool is, and a block's pieces."""

@@ -36,8 +36,8 @@ from kvscope.plan.option import Option
 from kvscope.setting_values import VLLM_0_4_2
 
 if TYPE_CHECKING:
-    from kvscope.engine.attention.tracer import Tracer
     from kvscope.engine.devices.platform import Platform
+    from kvscope.plan.tracing import PassTracer
 
 Policy = TypeVar("Policy", BatchingPolicy, OverflowPolicy)
 
@@ -52,7 +52,7 @@ class VllmEngine:
     recorder: RunRecorder
     timer: LayerTimer | None
     layers: int
-    tracer: "Tracer | None" = None
+    tracer: "PassTracer | None" = None
     attention: list[Any] = field(default_factory=list)  # kvscope's attention of each layer, if any
 
     @property
@@ -277,7 +277,7 @@ def engine_arguments(
 
 
 @contextmanager
-def open_tracer(platform: "Platform", directory: Path) -> Iterator["Tracer | None"]:
+def open_tracer(platform: "Platform", directory: Path) -> Iterator["PassTracer | None"]:
     """Open the tracer of the experiment's engine; yields None if no KV events are traced."""
     if platform.experiment.tracing.name == "none":
         yield None

@@ -18,8 +18,8 @@ from kvscope.engine.vllm.cached_blocks import CachedBlocks
 from kvscope.engine.vllm.scheduled import BlockTables, batch_rows
 
 if TYPE_CHECKING:
-    from kvscope.engine.attention.tracer import Tracer
     from kvscope.engine.vllm.scheduler import PolicyScheduler
+    from kvscope.plan.tracing import PassTracer
 
 
 class RunRecorder(Recorder):
@@ -27,7 +27,7 @@ class RunRecorder(Recorder):
 
     observer: SchedulerObserver
 
-    def __init__(self, clock: Clock, tracer: "Tracer | None" = None) -> None:
+    def __init__(self, clock: Clock, tracer: "PassTracer | None" = None) -> None:
         self.clock, self.tracer = clock, tracer
         self.recording = Recording()
         self.marks = Marks()

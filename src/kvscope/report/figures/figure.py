@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.analyse.measure import MEASURES, Measure
+from kvscope.analyse.measure import Measure, measures
 from kvscope.plan.figures import Axes
 from kvscope.report.data import StudyData
 
@@ -79,7 +79,7 @@ class Lead:
     @property
     def measure(self) -> Measure:
         """The metric's declaration."""
-        return MEASURES[self.metric]
+        return measures()[self.metric]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.analyse.measure import MEASURES, Measure
+from kvscope.analyse.measure import Measure, measures
 from kvscope.plan.figures import Axes
 from kvscope.quantities import plural
 from kvscope.report.axes import (
@@ -70,7 +70,7 @@ class Panel:
     @property
     def measures(self) -> tuple[Measure, ...]:
         """The declarations of its metrics, but for those whose package is not installed."""
-        return tuple(MEASURES[name] for name in self.metrics if name in MEASURES)
+        return tuple(measures()[name] for name in self.metrics if name in measures())
 
 
 def over_experiments(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.analyse.measure import MEASURES, Measure
+from kvscope.analyse.measure import Measure, measures
 from kvscope.plan.figures import Axes
 from kvscope.report import theme
 from kvscope.report.axes import Place, PlacesOfKey, rows, x_words
@@ -53,7 +53,7 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     cells: list[Spec] = []
     data: dict[str, pd.DataFrame] = {}
     for facet in row.facets:
-        for latency in map(MEASURES.__getitem__, LATENCIES):
+        for latency in map(measures().__getitem__, LATENCIES):
             table = with_names_beside(pd.DataFrame(_points(row, facet, latency)))
             name = f"cell{len(cells)}"
             data |= {name: table, f"front{len(cells)}": front(table)}
@@ -67,7 +67,7 @@ def _known(run: ReportedRun) -> bool:
 
 def _points(row: PlacesOfKey, facet: str, latency: Measure) -> Iterator[dict[str, Any]]:
     """The experiments of a facet in the order of their x."""
-    throughput = MEASURES[THROUGHPUT]
+    throughput = measures()[THROUGHPUT]
     for place in row.along_x(facet):
         yield {
             "experiment": place.run.label,
@@ -137,7 +137,7 @@ def front(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def _cell(row: PlacesOfKey, facet: str, latency: Measure, points: str, best: str) -> Spec:
-    names, throughput = row.colours, MEASURES[THROUGHPUT]
+    names, throughput = row.colours, measures()[THROUGHPUT]
     axis = {"tickCount": 5, "format": NUMBER, "grid": True}
     x = {"title": f"{latency.heading} ({latency.display_unit})", "axis": axis}
     y = {"title": f"{throughput.heading} ({throughput.display_unit})", "axis": axis}

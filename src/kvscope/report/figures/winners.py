@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope.analyse.estimates import Ratio
-from kvscope.analyse.measure import MEASURES
+from kvscope.analyse.measure import measures
 from kvscope.plan.figures import Axes
 from kvscope.quantities import join_words
 from kvscope.report import theme
@@ -158,7 +158,7 @@ def _map(name: str, table: pd.DataFrame, title: str, winners: Sequence[str], x_t
     grey = f"datum.winner === '{TIE}' || datum.winner === '{AMPLE}'"
     even = {"test": grey, "value": theme.GREY}
     colour = {"color": colour_channel(winners or [TIE], "winner") | {"condition": even}}
-    shown = MEASURES[THROUGHPUT]
+    shown = measures()[THROUGHPUT]
     tooltip = [text("gain", title=shown.heading), text("all", title=shown.display_unit)]
     return {
         "data": {"name": name},

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvscope.api.tables import kv_events
-from kvscope.api.tracing import flush
+from kvscope_kernels import kv_events
+from kvscope_kernels.engine import flush
 from kvscope_model.arraytypes import Int64s
 
 TILE_TOKENS = 128  # queries of a thread block of FlashAttention, and of the chunked-prefill kernel

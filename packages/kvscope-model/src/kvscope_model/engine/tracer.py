@@ -8,9 +8,9 @@ import numpy as np
 
 from kvscope.api.engines import VirtualClock
 from kvscope.api.experiments import Experiment
-from kvscope.api.tables import kv_events
-from kvscope.api.tracing import clock as ticks
-from kvscope.api.tracing import flush, tracer
+from kvscope_kernels import kv_events
+from kvscope_kernels.engine import clock as ticks
+from kvscope_kernels.engine import flush, tracer
 from kvscope_model.engine.accesses import TILE_TOKENS, Accesses, Row, reads, writes
 from kvscope_model.engine.cost import Cost
 from kvscope_model.hardware.cost import LayerCost

@@ -5,11 +5,12 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from kvscope.api.runs import traced
 from kvscope.api.sections import ReportedRun
-from kvscope.api.tables import kv_events
 from kvscope.api.wording import wording
 from kvscope.api.words import time_sources
+from kvscope_kernels import kv_events
+from kvscope_kernels.analyse import events as traced
+from kvscope_kernels.analyse.access import trace_to_draw
 from kvscope_paper.arrays import Bools
 from kvscope_paper.claims.judging import (
     FAILS,
@@ -36,8 +37,8 @@ def _of_trace(judge: OfTrace) -> Callable[[Values, str], Finding | None]:
 
     def judged(values: Values, figure: str) -> Finding | None:
         for run in values.runs(figure):
-            if run.trace is not None:
-                events = traced.read_events(run.trace.path, run.repeats[0], layers=[0])
+            if trace := trace_to_draw(run):
+                events = traced.read_events(trace.path, run.repeats[0], layers=[0])
                 return judge(run, events) if len(events) else None
         return None
 

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from kvscope.api.files import files
-from kvscope.api.tables import kv_events
+from kvscope_kernels import kv_events
 from kvscope_paper.unboxkv.trace_json import WRITES_KEY, KernelTraces, read_records
 
 FILE = Path(__file__).parent / "trace.csv"

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kvscope.api.tables import kv_events
+from kvscope_kernels import kv_events
 from kvscope_paper.unboxkv.trace_json import WARPS, WRITES_KEY, KernelTraces, Record
 
 # What the kernels divided clock64 by, and the fastest clock of the GPU they ran on.

@@ -15,8 +15,9 @@ import zstandard
 from kvscope.api.collecting import collect_run, importer
 from kvscope.api.errors import BadInput
 from kvscope.api.files import files, layout
-from kvscope.api.tables import kv_events, runfile
+from kvscope.api.tables import runfile
 from kvscope.api.words import quantities
+from kvscope_kernels import kv_events
 from kvscope_paper.unboxkv.trace_flushes import (
     CYCLES_PER_TICK,
     FASTEST_MHZ,

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import orjson
 
-from kvscope.api.collecting import json_values
 from kvscope.api.errors import BadInput
 from kvscope.api.files import limits, reading
+from kvscope.api.runs import json_values
 from kvscope_paper.arrays import Int64s
 from kvscope_paper.unboxkv import sizes
 

@@ -1,0 +1,1 @@
+"""KV events: attention kernels that record them, their tables, oracles, metrics and figures."""

@@ -1,0 +1,1 @@
+"""KV events of a run in numbers: metrics of accesses and of reuse."""

@@ -1,0 +1,1 @@
+"""Figures of KV events on a study's page."""

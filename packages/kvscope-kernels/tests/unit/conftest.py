@@ -1,0 +1,5 @@
+"""What kvscope's own unit tests share."""
+
+from tests.unit.conftest import composed_once, fakes_have_names
+
+__all__ = ["composed_once", "fakes_have_names"]

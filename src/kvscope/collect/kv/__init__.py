@@ -1,1 +1,0 @@
-"""KV events: raw flushes read, placed on the host's clock, and written as tables."""

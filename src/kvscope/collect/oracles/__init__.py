@@ -1,1 +1,0 @@
-"""The oracles of KV events: properties that hold of every traced run."""

@@ -1,0 +1,109 @@
+"""Traces of runs: what a package reads of KV events, beside what it has a run record.
+
+A package registers a `TraceReader` in the entry-point group `kvscope.trace`; at most one is
+installed.
+Without one, runs that were traced cannot be collected or judged, and others need none.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from kvscope import plugins
+from kvscope.collect.host_times import duration_ns, instants_ns, require_times
+from kvscope.collect.table_writer import write_batches
+from kvscope.errors import BadInput
+from kvscope.oracle import Oracle, Violations, verdict
+from kvscope.run_data import RunData
+from kvscope.runfile import RUN_FILE
+from kvscope.verdict import Verdict
+
+__all__ = [
+    "GROUP",
+    "Account",
+    "Slice",
+    "TraceReader",
+    "TraceSlices",
+    "duration_ns",
+    "installed_reader",
+    "instants_ns",
+    "reader_of",
+    "require_times",
+    "verdicts",
+    "write_batches",
+]
+
+GROUP = "kvscope.trace"
+Account = dict[str, dict[str, Any]]
+"""Of each oracle `violations`, the `first` in words, and `looked`: how often it applied."""
+Slice = tuple[str, str, int, int]
+"""Track and name, start and end in ns since the run's start."""
+
+
+class TraceSlices(Protocol):
+    """What a Perfetto trace shows of a run's KV events."""
+
+    @property
+    def title(self) -> str:
+        """The group of their tracks."""
+
+    @property
+    def warning(self) -> str | None:
+        """That some are left out, as a sentence; None if none are."""
+
+    def slices(self) -> Iterator[Slice]:
+        """The slices, by track and start, outer ones before inner ones."""
+
+
+class TraceReader(ABC):
+    """Reads the KV events of runs; `oracles` judge them, in the order of the checklist."""
+
+    oracles: ClassVar[tuple[Oracle[Any], ...]]
+
+    @abstractmethod
+    def collect(self, run: RunData, out_dir: Path, offset_ns: int | None) -> dict[str, Any]:
+        """Write the tables of a run's KV events; return their account for collect.json.
+
+        It has `rows` and the account of the `oracles`. `offset_ns` puts the profiler's clock on the
+        host's; None without a profile. BadInput if a file of the run is damaged.
+        """
+
+    @abstractmethod
+    def judge(self, run: RunData) -> Account:
+        """What the oracles find, of the run's files alone; BadInput if one is damaged."""
+
+    @abstractmethod
+    def slices(self, tables: Path) -> TraceSlices:
+        """What a Perfetto trace shows of the tables in a directory."""
+
+
+def installed_reader() -> TraceReader | None:
+    """The reader that is installed; BadInput if there are several, or it cannot be loaded."""
+    found = plugins.names(GROUP)
+    if len(found) > 1:
+        raise BadInput(f"{GROUP} is registered by several packages, {', '.join(found)}; keep one")
+    # Its class is abstract.
+    return plugins.load(GROUP, found[0], TraceReader) if found else None  # type: ignore[type-abstract]
+
+
+def reader_of(run: RunData) -> TraceReader:
+    """The reader of a traced run; BadInput if none is installed."""
+    if found := installed_reader():
+        return found
+    raise BadInput(
+        f"{run.directory / RUN_FILE}: the run has KV events, which no installed package reads; "
+        "install kvscope-kernels"
+    )
+
+
+def verdicts(reader: TraceReader, account: Account) -> list[Verdict]:
+    """The verdict of every oracle of a reader; one that is not in the account is not applicable."""
+    made = []
+    for oracle in reader.oracles:
+        kept = account.get(oracle.name)
+        found = None
+        if kept is not None and (kept.get("looked", 1) or kept["violations"]):
+            found = Violations(kept["violations"], kept["first"])
+        made.append(verdict(oracle, found))
+    return made

@@ -1,0 +1,16 @@
+"""What an attention backend of a package is made of, and what vLLM gives it."""
+
+from vllm.v1.attention.backend import AttentionMetadata, CommonAttentionMetadata
+
+from kvscope.engine.attention.batch import BatchRow, batch_rows
+from kvscope.engine.vllm.attention.backend import AnyBlocks, BatchBuilder, CausalAttention
+
+__all__ = [
+    "AnyBlocks",
+    "AttentionMetadata",
+    "BatchBuilder",
+    "BatchRow",
+    "CausalAttention",
+    "CommonAttentionMetadata",
+    "batch_rows",
+]

@@ -1,0 +1,96 @@
+"""Runs with KV events, and plans of such, where no installed package traces or reads these."""
+
+from pathlib import Path
+
+import pytest
+
+from kvscope.analyse.checklist import checklist, every_oracle
+from kvscope.analyse.records import read_records
+from kvscope.collect import traces
+from kvscope.collect.collector import collect_run
+from kvscope.errors import BadInput
+from kvscope.plan.grid import expand
+from kvscope.plan.layers import SHIPPED_CONFIG
+from kvscope.run.events import recorder_of
+from kvscope.runfile import KERNEL_EVENTS
+
+from .kv_access_fixture import write_traced_run
+from .report_fixture import Fake, write_experiment
+
+
+@pytest.fixture
+def traced(tmp_path: Path) -> Path:
+    write_traced_run(tmp_path, "traced")
+    run = tmp_path / "experiments" / "traced"
+    (run / KERNEL_EVENTS).touch()
+    return run
+
+
+@pytest.fixture
+def untraced(tmp_path: Path) -> Path:
+    made: Path = write_experiment(Fake({"cache.blocks": 64}), tmp_path)
+    return made
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The oracles of KV events; after it, nothing reads these."""
+    reader = traces.installed_reader()
+    assert reader
+    monkeypatch.setattr(traces, "installed_reader", lambda: None)
+    monkeypatch.setattr("kvscope.analyse.checklist.installed_reader", lambda: None)
+    return {oracle.name for oracle in reader.oracles}
+
+
+def test_a_traced_run_is_refused_by_a_sentence_that_names_the_package(
+    traced: Path, names: set[str], tmp_path: Path
+) -> None:
+    with pytest.raises(
+        BadInput, match=r"run\.json: the run has KV events, .* install kvscope-kernels"
+    ):
+        collect_run(traced, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(BadInput, match="install kvscope-kernels"):
+        checklist(read_records(traced))
+
+
+def test_an_untraced_run_is_judged_by_all_other_oracles(untraced: Path, names: set[str]) -> None:
+    judged = [found.name for found in checklist(read_records(untraced))]
+    assert judged == [oracle.name for oracle in every_oracle()]
+    assert len(names) > 20
+    assert not names & {*judged}
+
+
+def test_several_readers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvscope.plugins.names", lambda group: ("one", "other"))
+    with pytest.raises(BadInput, match=r"several packages, one, other; keep one"):
+        traces.installed_reader()
+
+
+PLAIN = ("device=cpu", "model=tiny-llama")
+
+
+def refusal(*words: str) -> str:
+    with pytest.raises(BadInput) as raised:
+        expand(None, [*PLAIN, *words], SHIPPED_CONFIG)
+    return str(raised.value)
+
+
+def test_without_the_package_its_kernels_are_refused_and_all_else_is_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    instrumented = "engine.attention=instrumented"
+    assert len(expand(None, [*PLAIN, instrumented], SHIPPED_CONFIG).experiments) == 1
+    monkeypatch.setattr("kvscope.plan.rules.is_installed", lambda: False)
+    assert "tracing=full needs the package kvscope-kernels" in refusal("tracing=full", instrumented)
+    assert f"{instrumented} needs the package kvscope-kernels" in refusal(instrumented)
+    assert len(expand(None, [*PLAIN], SHIPPED_CONFIG).experiments) == 1
+
+
+def test_a_run_that_is_not_traced_records_no_events(tmp_path: Path) -> None:
+    (found,) = expand(None, [*PLAIN], SHIPPED_CONFIG).experiments
+    recorder = recorder_of(found.experiment, None, tmp_path)
+    with recorder.record():
+        pass
+    assert recorder.facts(0) == {}
+    assert not [*tmp_path.iterdir()]
