@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 
 from kvscope.runschema import RunRecord
-from kvscope.tables.jobs import with_jobs
 from kvscope.time_sources import BY_CLOCK
 
 if TYPE_CHECKING:
@@ -37,6 +36,14 @@ def of_repeat(frame: pd.DataFrame, number: int) -> pd.DataFrame:
     at = np.flatnonzero(frame["repeat"].to_numpy() == number)
     start, stop = (at[0], at[-1] + 1) if len(at) else (0, 0)
     return frame.iloc[start:stop] if stop - start == len(at) else frame.iloc[at]
+
+
+def with_jobs(transfers: pd.DataFrame, jobs: pd.DataFrame) -> pd.DataFrame:
+    """All copies of a run, in the columns of `transfers`."""
+    if jobs.empty:
+        return transfers
+    own = jobs.assign(rebuild_s=pd.Series(math.nan, jobs.index))[transfers.columns.tolist()]
+    return pd.concat([transfers, own], ignore_index=True) if len(transfers) else own
 
 
 class RunData(ABC):

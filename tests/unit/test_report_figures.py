@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kvscope import tables
 from kvscope.analyse.measure import measures
 from kvscope.plan.figures import Axes
+from kvscope.report.axes import strategy_key
 from kvscope.report.data import FigureRequest
 from kvscope.report.figures import (
     kv_timeline,
@@ -236,7 +237,7 @@ def test_strategies_stand_by_policy_with_chunks_in_order(batching, drawn):
     spec = str(specification(drawn["batching"]["strategies"].views[0].chart))
     order = "['prefill first', 'mixed', 'chunked (64 tokens)', 'chunked (128 tokens)']"
     assert order in spec
-    assert of_metrics.strategy_key(batching) == "batching"
+    assert strategy_key(batching) == "batching"
 
 
 def test_the_first_passes_are_compared_where_nothing_but_the_strategy_differs(batching):

@@ -97,14 +97,15 @@ class RunView(RunData):
 
 
 Found = TypeVar("Found")
+View = TypeVar("View", bound=RunData)
 
 
-def kept(function: Callable[[RunView], Found]) -> Callable[[RunView], Found]:
+def kept(function: Callable[[View], Found]) -> Callable[[View], Found]:
     """A function of records that is computed once for each; its value must not refer to them."""
-    known: WeakKeyDictionary[RunView, Found] = WeakKeyDictionary()
+    known: WeakKeyDictionary[View, Found] = WeakKeyDictionary()
 
     @wraps(function)
-    def of(records: RunView) -> Found:
+    def of(records: View) -> Found:
         if records not in known:
             known[records] = function(records)
         return known[records]

@@ -221,3 +221,16 @@ def x_words(value: Any) -> str:
     """A value of x as the label of a tick, in lines of no more than LETTERS where words allow."""
     words = value_words(value) if isinstance(value, str | Named) else str(value)
     return fill(words, LETTERS, break_long_words=False)
+
+
+def strategy_key(study: StudyData) -> str | None:
+    """The key by which the study's batching varies; None if it has one strategy."""
+    rows = study.traits.values()
+    return next(
+        (
+            key
+            for key in ("batching", "batching.chunk_tokens")
+            if len({row.get(key) for row in rows}) > 1
+        ),
+        None,
+    )

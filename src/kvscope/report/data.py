@@ -14,7 +14,6 @@ import pandas as pd
 
 from kvscope.analyse.estimates import Estimates, ExperimentMetrics
 from kvscope.analyse.measure import Measure
-from kvscope.analyse.run_view import RunView
 from kvscope.analyse.statistics import UNKNOWN, Estimate
 from kvscope.errors import BadInput
 from kvscope.plan.figures import GRID, Axes
@@ -22,6 +21,7 @@ from kvscope.plan.question import Question
 from kvscope.quantities import plural
 from kvscope.report.latencies import Latencies, latencies_of
 from kvscope.report.settings import ChosenOption, flat, in_tokens, names, traits, value_of
+from kvscope.run_data import RunData
 from kvscope.runschema import COMPLETE, NO_RECORD, RunRecord
 from kvscope.time_sources import MODELED, NOT_MEASURED, REHEARSED, time_source_of
 from kvscope.verdict import Verdict
@@ -68,7 +68,7 @@ class ReportedRun:
     circumstances: tuple[str, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     again: str = ""
-    reader: Callable[..., RunView] | None = None
+    reader: Callable[..., RunData] | None = None
     log: Path | None = None
     log_tail: str = ""
 
@@ -116,7 +116,7 @@ class ReportedRun:
         return any(entry.round for entry in self.record.clock.repeats)
 
     @cached_property
-    def records(self) -> RunView:
+    def records(self) -> RunData:
         """The records of the experiment's run; BadInput where there is nothing to read them."""
         if self.reader is None:
             raise BadInput(f"{self.directory}: the records of this run are not read")

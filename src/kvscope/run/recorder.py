@@ -23,8 +23,9 @@ from kvscope.engine.recording import (
 )
 from kvscope.kv_plan import KvGroup, has_one_block_table
 from kvscope.passes import DECODE, PREFILL, phase_of_tokens
+from kvscope.run_data import with_jobs
 from kvscope.sharing import BlockContent, Holders
-from kvscope.tables.jobs import JOBS, NONE, with_jobs
+from kvscope.tables.jobs import JOBS, NONE
 
 NANOSECONDS = 1e-9
 RECORDED = (

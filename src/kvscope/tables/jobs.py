@@ -3,11 +3,9 @@
 Its package registers one, under a name of its own (`kvscope.tables.added.JobTable`).
 """
 
-import pandas as pd
-
 from kvscope.tables.column import F64, I32, I64, ROWS, TEXT, Table, fact, key, told, witnessed
 from kvscope.tables.columns import REPEAT, REQUEST, SINCE, SOURCE
-from kvscope.tables.memory import BEGAN, CLOCK, COPY_S, DIRECTION, ENDED, KIND, TRANSFERS
+from kvscope.tables.memory import BEGAN, CLOCK, COPY_S, DIRECTION, ENDED, KIND
 
 COLUMNS = (
     REPEAT,
@@ -51,11 +49,3 @@ COLUMNS = (
 JOBS = Table("jobs", "one copy beside the passes", COLUMNS)
 NONE = JOBS.empty()
 """The jobs of a run that has no table of them."""
-
-
-def with_jobs(transfers: pd.DataFrame, jobs: pd.DataFrame) -> pd.DataFrame:
-    """All copies of a run, in the columns of `transfers`."""
-    if jobs.empty:
-        return transfers
-    own = jobs.assign(rebuild_s=pd.Series(float("nan"), jobs.index))[TRANSFERS.names]
-    return pd.concat([transfers, own], ignore_index=True) if len(transfers) else own

@@ -50,4 +50,4 @@ def _lives(given: argparse.Namespace) -> "Lives":
     if number not in records.numbers:
         known = ", ".join(map(str, records.numbers)) or "none"
         raise BadInput(f"{given.run}: no repeat {number}; its repeats are {known}")
-    return Lives(records.of_repeat(number))
+    return Lives(records.of_repeat(number), records.settings)

@@ -4,7 +4,7 @@ The stretches of a request follow each other without a gap, so their durations a
 latency. Everything in them follows from the tables of the run.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from kvscope.api.errors import BadInput
-from kvscope.api.runs import RunView
+from kvscope.api.runs import RunData
 from kvscope.api.tables import copies, passes
 
 QUEUED = "queued"
@@ -82,11 +82,11 @@ class Lives:
     copy `bytes`; of a load `blocks`, `bytes` and `load_s` (of the copy: the rest of the stretch is
     waiting for earlier copies and for the next pass). Passes that admit or resume have `hit`,
     `own_hit` and `loaded` where they are not 0: tokens found in the prefix cache, of these its own,
-    and tokens loaded by vLLM's offloading.
+    and tokens loaded by vLLM's offloading. `settings` are those of the run's experiment.yaml.
     """
 
-    def __init__(self, repeat: RunView) -> None:
-        self._run = repeat
+    def __init__(self, repeat: RunData, settings: Mapping[str, Any]) -> None:
+        self._run, self._settings = repeat, settings
         self._steps = repeat.steps.set_index("step").sort_index()
         self._steps["end_s"] = self._steps["start_s"] + self._steps["duration_s"]
         if self._steps.empty or repeat.batch.empty or repeat.requests.empty:
@@ -102,7 +102,8 @@ class Lives:
         self._lost = _grouped(lost, "request_id")
         back = transfers[transfers["direction"] == copies.IN].dropna(subset=["start_s", "end_s"])
         self._copies = _grouped(back, "request_id", "step")
-        loads = repeat.loaded.dropna(subset=["start_s", "end_s"])
+        loads = repeat.jobs[repeat.jobs["direction"] == copies.IN]
+        loads = loads.dropna(subset=["start_s", "end_s"])
         self._loads = _grouped(loads.sort_values("ordered_s"), "request_id")
         self._requests = repeat.requests.set_index("request_id")
         self._rank = self._requests["arrival_s"].rank(method="first")
@@ -248,7 +249,7 @@ class Lives:
     @cached_property
     def _overflow(self) -> dict[str, Any]:
         """The overflow policy of the settings; empty where there are none."""
-        found = self._run.whole.settings.get("overflow", {})
+        found = self._settings.get("overflow", {})
         return dict(found) if isinstance(found, dict) else {}
 
     def _computed(

@@ -41,7 +41,7 @@ def _has_requests(run: ReportedRun) -> bool:
 
 def _run(run: ReportedRun) -> dict[str, Any]:
     """The costliest waits of a run, and the requests of these and the slowest ones."""
-    lives = Lives(run.records.of_repeat(min(run.records.timed)))
+    lives = Lives(run.records.of_repeat(min(run.records.timed)), run.settings)
     waits = costliest(lives.all)
     shown = {*[*lives.latencies_s][:MOST_REQUESTS], *(wait.request_id for wait in waits)}
     return {

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from kvscope.api.runs import RunView
+from kvscope.api.runs import RunData
 from kvscope.api.sections import ReportedRun, StudyData
 from kvscope_explain.lives import explained
 
@@ -71,7 +71,7 @@ def over_time(run: ReportedRun) -> dict[str, Any]:
     }
 
 
-def _bins(records: RunView, bin_s: float, count: int) -> dict[str, list[float]]:
+def _bins(records: RunData, bin_s: float, count: int) -> dict[str, list[float]]:
     """What the passes that began in each bin did, in all."""
     steps = records.steps.assign(hit_tokens=_sums(records, "hit_tokens", "step", records.steps))
     at: NDArray[np.int64] = (steps["start_s"] // bin_s).clip(0, count - 1).to_numpy(np.int64)
@@ -91,7 +91,7 @@ def _bins(records: RunView, bin_s: float, count: int) -> dict[str, list[float]]:
     }
 
 
-def _requests(records: RunView, requests: pd.DataFrame) -> dict[str, list[Any]]:
+def _requests(records: RunData, requests: pd.DataFrame) -> dict[str, list[Any]]:
     """Columns of requests; times in seconds."""
     cached = records.batch["hit_tokens"].notna().any()
     hits = _sums(records, "hit_tokens", "request_id", requests)
@@ -106,13 +106,13 @@ def _requests(records: RunView, requests: pd.DataFrame) -> dict[str, list[Any]]:
     }
 
 
-def _sums(records: RunView, column: str, key: str, of: pd.DataFrame) -> pd.Series:
+def _sums(records: RunData, column: str, key: str, of: pd.DataFrame) -> pd.Series:
     """The sum of a column of `batch` for each row of a table, by step or request."""
     sums = records.batch[column].astype(float).groupby(records.batch[key]).sum()
     return of[key].map(sums).fillna(0).astype(np.int64)
 
 
-def _queued_s(records: RunView, requests: pd.DataFrame) -> pd.Series:
+def _queued_s(records: RunData, requests: pd.DataFrame) -> pd.Series:
     """Seconds before the first pass of each request, or its end if it had none."""
     never = ~requests["request_id"].isin(records.batch["request_id"])
     until = requests["first_scheduled_s"].fillna(requests["finished_s"].where(never))

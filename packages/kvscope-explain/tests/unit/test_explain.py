@@ -47,13 +47,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: write_experiment(fake, results) for name, fake in CASES.items()}
 
 
+def lives_of(repeat: Records) -> Lives:
+    return Lives(repeat, repeat.whole.settings)
+
+
 @pytest.fixture(params=CASES)
 def repeat(request: pytest.FixtureRequest, runs: dict[str, Path]) -> Records:
     return read_records(runs[request.param]).of_repeat(1)
 
 
 def test_the_stretches_of_a_request_are_its_whole_life(repeat: Records) -> None:
-    lives = Lives(repeat)
+    lives = lives_of(repeat)
     for request_id, latency_s in lives.latencies_s.items():
         stretches, row = lives.of(request_id), lives.row(request_id)
         assert stretches[0].start_s == pytest.approx(row["arrival_s"], abs=1e-8)
@@ -65,7 +69,7 @@ def test_the_stretches_of_a_request_are_its_whole_life(repeat: Records) -> None:
 
 
 def test_each_preemption_is_a_stretch_as_long_as_its_wait(repeat: Records) -> None:
-    lives, rows = Lives(repeat), repeat.preemptions
+    lives, rows = lives_of(repeat), repeat.preemptions
     for request_id in lives.latencies_s:
         waits = [one for one in lives.of(request_id) if one.kind == PREEMPTED]
         own = rows[rows["request_id"] == request_id].sort_values("time_s")
@@ -77,7 +81,7 @@ def test_each_preemption_is_a_stretch_as_long_as_its_wait(repeat: Records) -> No
 
 
 def test_tokens_are_those_that_the_batch_computed(repeat: Records) -> None:
-    lives, batch = Lives(repeat), repeat.batch
+    lives, batch = lives_of(repeat), repeat.batch
     again = batch["recomputed_tokens"] > 0
     of = {
         RECOMPUTED: again,
@@ -91,13 +95,13 @@ def test_tokens_are_those_that_the_batch_computed(repeat: Records) -> None:
 
 def test_bytes_are_those_that_were_copied_back(runs: dict[str, Path]) -> None:
     repeat = read_records(runs["swap"]).of_repeat(0)
-    moved = sum(s.facts["bytes"] for s in Lives(repeat).all if s.kind == COPIED)
+    moved = sum(s.facts["bytes"] for s in lives_of(repeat).all if s.kind == COPIED)
     assert moved == repeat.copied_back["bytes"].sum() > 0
 
 
 def test_only_a_full_cache_makes_requests_wait_for_room(runs: dict[str, Path]) -> None:
     def no_room_s(name: str) -> float:
-        lives = Lives(read_records(runs[name]).of_repeat(0))
+        lives = lives_of(read_records(runs[name]).of_repeat(0))
         return sum(s.facts["no_room_s"] for s in lives.all if s.kind == QUEUED)
 
     assert no_room_s("ample") == 0
@@ -105,7 +109,7 @@ def test_only_a_full_cache_makes_requests_wait_for_room(runs: dict[str, Path]) -
 
 
 def test_who_waits_for_a_victims_room_got_blocks_in_that_pass(repeat: Records) -> None:
-    lives, batch, size = Lives(repeat), repeat.batch, repeat.block_size
+    lives, batch, size = lives_of(repeat), repeat.batch, repeat.block_size
     for wait in (s for s in lives.all if s.kind == PREEMPTED):
         assert wait.steps is not None
         rows = batch[batch["step"] == wait.steps[0]].set_index("request_id")
@@ -117,7 +121,7 @@ def test_who_waits_for_a_victims_room_got_blocks_in_that_pass(repeat: Records) -
 
 def test_requests_pause_only_where_prefill_comes_first(runs: dict[str, Path]) -> None:
     kinds = {
-        name: {s.kind for s in Lives(read_records(run).of_repeat(0)).all}
+        name: {s.kind for s in lives_of(read_records(run).of_repeat(0)).all}
         for name, run in runs.items()
     }
     assert PAUSED in kinds["swap"]
@@ -127,7 +131,7 @@ def test_requests_pause_only_where_prefill_comes_first(runs: dict[str, Path]) ->
 def test_the_costliest_are_the_longest_of_what_a_request_alone_would_not_have(
     repeat: Records,
 ) -> None:
-    lives = Lives(repeat)
+    lives = lives_of(repeat)
     found = run_facts(lives)
     lost = sorted(
         (s.duration_s for s in lives.all if s.kind not in (PREFILLED, DECODED)), reverse=True
@@ -243,7 +247,7 @@ def test_numbers_have_few_digits_and_their_unit() -> None:
 
 
 def test_a_request_has_its_place_among_the_slowest(runs: dict[str, Path]) -> None:
-    lives = Lives(read_records(runs["recompute"]).of_repeat(0))
+    lives = lives_of(read_records(runs["recompute"]).of_repeat(0))
     first, second = [*lives.latencies_s][:2]
     assert f"the slowest of {len(lives.latencies_s)}" in request_lines(lives, first)[0]
     assert "the 2nd slowest of" in request_lines(lives, second)[0]
@@ -251,7 +255,7 @@ def test_a_request_has_its_place_among_the_slowest(runs: dict[str, Path]) -> Non
 
 def test_vllms_own_rule_is_named_only_where_the_passes_agree(runs: dict[str, Path]) -> None:
     run = read_records(runs["recompute"])
-    waits = [one for one in Lives(run.of_repeat(0)).all if one.kind == PREEMPTED]
+    waits = [one for one in lives_of(run.of_repeat(0)).all if one.kind == PREEMPTED]
     assert {one.facts["victim"] for one in waits} == {"last"}
     wait = waits[0]
     assert wait.steps is not None
@@ -263,7 +267,7 @@ def test_vllms_own_rule_is_named_only_where_the_passes_agree(runs: dict[str, Pat
     later = run.variant(batch=batch.drop(early)).of_repeat(0)
     (same,) = (
         one
-        for one in Lives(later).of(wait.request_id)
+        for one in lives_of(later).of(wait.request_id)
         if one.kind == PREEMPTED and one.steps == wait.steps
     )
     assert same.facts["victim"] is None

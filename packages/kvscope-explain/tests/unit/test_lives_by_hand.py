@@ -114,7 +114,7 @@ def lives_with(*loads: tuple[Any, ...]) -> Lives:
         transfers=copies[copies["job"].isna()],
         jobs=copies[copies["job"].notna()],
     )
-    return Lives(run.of_repeat(0))
+    return Lives(run.of_repeat(0), run.settings)
 
 
 def passes(count: int, tokens: int, sampled: int, beside: int, **more: int) -> dict[str, int]:

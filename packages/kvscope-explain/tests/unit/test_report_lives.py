@@ -30,7 +30,7 @@ def test_the_page_says_what_explain_says(results: Path) -> None:
     found = lives_of(study)
     assert [run["id"] for run in found["runs"]] == [run.id for run in study.complete]
     for shown, run in zip(found["runs"], study.complete, strict=True):
-        lives = Lives(read_records(run.directory).of_repeat(0))
+        lives = Lives(read_records(run.directory).of_repeat(0), run.settings)
         facts = run_facts(lives)
         assert [one[0] for one in shown["costliest"]] == [
             one["request_id"] for one in facts["costliest"]

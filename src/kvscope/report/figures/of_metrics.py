@@ -1,6 +1,7 @@
 """Figures that are declarations of metrics over experiments: a title, a caption, panels."""
 
 from kvscope.plan.figures import Axes
+from kvscope.report.axes import strategy_key
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.over_experiments import Panel, over_experiments
 
@@ -11,15 +12,6 @@ THROUGHPUT = over_experiments(
     [Panel("Throughput", ("throughput_tokens_per_s", "throughput_without_stalls_tokens_per_s"))],
     order=10,
 )
-
-BATCHING, CHUNK = "batching", "batching.chunk_tokens"
-
-
-def strategy_key(study: StudyData) -> str | None:
-    """The key by which the study's batching varies; None if it has one strategy."""
-    rows = study.traits.values()
-    return next((key for key in (BATCHING, CHUNK) if len({row.get(key) for row in rows}) > 1), None)
-
 
 STRATEGIES = over_experiments(
     "Batching strategies",

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from kvscope.api.runs import RunView, kept
+from kvscope.api.runs import RunData, kept
 from kvscope.api.sections import ReportedRun
 from kvscope.api.tables import tables
 from kvscope_kernels import kv_events
@@ -84,7 +84,7 @@ class KvTrace:
         return 1 - self._summary.covered_ns / duration_ns
 
 
-def find_trace(records: RunView) -> KvTrace | None:
+def find_trace(records: RunData) -> KvTrace | None:
     """The trace of a whole run; None if no KV event was traced, or the run failed.
 
     A traced run has a trace even if its events were not collected; reading them then fails.
@@ -103,7 +103,7 @@ def find_trace(records: RunView) -> KvTrace | None:
 
 
 @kept
-def trace_of(records: RunView) -> KvTrace | None:
+def trace_of(records: RunData) -> KvTrace | None:
     """The KV events of records; None if they have none."""
     if records.repeat is None:
         return find_trace(records)
