@@ -85,7 +85,7 @@ def test_a_recording_is_judged_by_all_but_its_settings(run: Records) -> None:
         ((UNKNOWN,), {}, IN_USE | CACHED),
         ((FULL,), {"draft_tokens": 2}, set()),
         ((FULL,), {"overlapping": True}, IN_USE | CACHED | OF_ORDER),
-        ((FULL,), {"connector": "OffloadingConnector"}, IN_USE | CACHED | {"load_wait_wrong"}),
+        ((FULL,), {"connector": "OffloadingConnector"}, IN_USE | CACHED),
     ],
 )
 def test_a_server_takes_away_what_follows_from_what_is_not_known(

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from kvscope import tables
-from kvscope.analyse.metrics import OWN
+from kvscope.analyse.metrics import all_metrics
 from kvscope.analyse.records import Records, read_records
 from kvscope.stalls import find_stalls
 from tests.unit.report_fixture import Fake, write_experiment
@@ -27,7 +27,9 @@ KINDS = {
 # tests/unit/test_overhead.py has these.
 OVERHEAD = {f"resume_overhead_net{of}_s" for of in ("", "_control", "_uncertainty")}
 OF_GROUPS = ("kv_byte_utilization_mean", "kv_padding_mean")
-NAMES = [metric.name for metric in OWN if metric.name not in OVERHEAD]
+METRICS = [
+    metric for metric in all_metrics() if metric.needs_passes and metric.name not in OVERHEAD
+]
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -263,6 +265,6 @@ def _spread(name: str, values: list[float]) -> dict[str, float]:
 def test_every_metric_is_what_a_walk_over_the_rows_finds(run: Records) -> None:
     numbers = sorted(set(run.steps["repeat"]))
     for number, repeat in zip(numbers, run.repeats(), strict=True):
-        found = {metric.name: metric.of(repeat) for metric in OWN if metric.name in NAMES}
+        found = {metric.name: metric.of(repeat) for metric in METRICS}
         assert found == pytest.approx(by_rows(run, number), rel=1e-9, nan_ok=True)
         assert np.isfinite([*found.values()]).mean() > 0.8

@@ -53,6 +53,11 @@ def _of_tests(group: str, name: str | None = None) -> list[EntryPoint]:
     ]
 
 
+def _without_costs(group: str, name: str | None = None) -> list[EntryPoint]:
+    found = [] if group == "kvscope.cost" else entry_points(group=group)
+    return [point for point in found if name in (None, point.name)]
+
+
 def _commands_alone(group: str, name: str | None = None) -> list[EntryPoint]:
     return _of_tests(group, name) if group == "kvscope.command" else []
 
@@ -191,7 +196,7 @@ def test_without_published_times_there_is_nothing_to_fit(
 def test_without_a_cost_model_what_needs_one_is_refused(
     words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plugins, "entry_points", _commands_alone)
+    monkeypatch.setattr(plugins, "entry_points", _without_costs)
     with pytest.raises(BadInput, match="no package with a cost model is installed"):
         expand(None, ["device=cpu", words], SHIPPED_CONFIG)
 

@@ -1,5 +1,6 @@
 """The smaller parts of the report: numbers in words, thinning, what varies."""
 
+import ast
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -280,3 +281,24 @@ def test_names_beside_points_cover_no_point_and_no_other_name(centres):
         for other in named.index[named.index != n]:
             apart_px = abs(height - anchors[other][1]) >= pareto.NAME_PX
             assert apart_px or anchors[other][0] != anchor or anchors[other][2] != align
+
+
+def panel_metrics() -> set[str]:
+    """The metrics that panels of figures name, those of the packages of this repository, too."""
+    root = Path(__file__).parents[2]
+    sources = [*root.glob("src/**/*.py"), *root.glob("packages/*/src/**/*.py")]
+    calls = (node for path in sources for node in ast.walk(ast.parse(path.read_text("utf-8"))))
+    panels = (
+        node.args[1]
+        for node in calls
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).split(".")[-1] == "Panel"
+        and len(node.args) > 1
+    )
+    parts = (part for panel in panels for part in ast.walk(panel))
+    return {part.value for part in parts if isinstance(part, ast.Constant)}
+
+
+def test_a_panel_names_metrics_that_some_package_has():
+    """A panel leaves out the metrics of a package that is not installed; a misspelt one, too."""
+    assert {"throughput_tokens_per_s", "kv_read_amplification"} < panel_metrics() < {*measures()}

@@ -1,9 +1,10 @@
 """Settings: typed parts of a configuration, options that packages register, and their files.
 
-An `Option` is a `Part` of an experiment, whose `Conditions` it may read. `Label` is how a key is
+An `Option` is a part of an experiment, whose `Conditions` it may read. `Label` is how a key is
 headed and put into words, `impossible` the error for values that do not go together.
 
-- `fields`: types of keys, as `Count`, `Tokens`, `Gib` and `Real`; `GIB` is bytes
+- `fields`: `Part`, the base class of groups of keys; types of keys, as `Count`, `Tokens`, `Gib` and
+  `Real`; `GIB` is bytes
 - `documents`: `load`, `load_mapping`, which refuse what is damaged, and `dump` of YAML
 - `runschema`, files of JSON that are validated: `Record`, a group of keys that may have others,
   with the types `Real` and `Whole`; of run.json `TracingRecord` with its `ClockSampleRecord`
@@ -13,7 +14,7 @@ headed and put into words, `impossible` the error for values that do not go toge
 
 from kvscope import runschema
 from kvscope.plan import complaints, documents, fields
-from kvscope.plan.fields import Label, Part, impossible
+from kvscope.plan.fields import Label, impossible
 from kvscope.plan.option import Option
 from kvscope.plan.parts import Conditions
 
@@ -21,7 +22,6 @@ __all__ = [
     "Conditions",
     "Label",
     "Option",
-    "Part",
     "complaints",
     "documents",
     "fields",

@@ -8,7 +8,7 @@ from kvscope.kv_plan import unless_one_block_table
 from kvscope.plan import registry
 from kvscope.plan.fields import impossible
 from kvscope.plan.parts import CacheSettings, Conditions, TracingSettings
-from kvscope.plan.tracing import INSTRUMENTED, PACKAGE, is_installed
+from kvscope.plan.tracers import INSTRUMENTED, PACKAGE, is_installed
 from kvscope.setting_values import VLLM_0_4_2
 
 SIZES = CacheSettings.one_of

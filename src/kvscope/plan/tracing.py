@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kvscope import plugins
 from kvscope.errors import BadInput
+from kvscope.plan.tracers import GROUP, PACKAGE
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment
-
-GROUP = "kvscope.tracer"
-PACKAGE = "kvscope-kernels"  # that has one
-INSTRUMENTED = "instrumented"  # engine.attention by the kernels of such a package
 
 
 class PassTracer(Protocol):
@@ -60,11 +57,6 @@ class Tracing:
         """The tracer of a platform's engine."""
         made: PassTracer = resolve_name(self.tracer)(platform, directory)
         return made
-
-
-def is_installed() -> bool:
-    """Whether a package that traces is installed."""
-    return bool(plugins.names(GROUP))
 
 
 def installed_tracing() -> Tracing:

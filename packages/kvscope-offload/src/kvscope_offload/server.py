@@ -11,7 +11,7 @@ from typing import Any
 
 from kvscope.api.engines import Finished, Platform
 from kvscope.api.engines import rows as engine_rows
-from kvscope.api.recording import Marks
+from kvscope.api.recording import marks as nvtx
 from kvscope.api.tables import kv_plan
 from kvscope_offload.amounts import context_bytes
 from kvscope_offload.engine import Engine, PassResult
@@ -36,7 +36,7 @@ class OffloadServer:
     engine: Engine
     waiting: list["Request"] = field(default_factory=list)
     recording: engine_rows.Recording = field(default_factory=engine_rows.Recording)
-    marks: Marks = field(default_factory=Marks)
+    marks: nvtx.Marks = field(default_factory=nvtx.Marks)
     tracer: None = None
     host_blocks_total: int = 0  # of requests that are preempted, of which there are none
     host_blocks_used: int = 0
@@ -88,7 +88,7 @@ class OffloadServer:
     def empty_prefix_cache(self) -> None:
         """There is none."""
 
-    def begin(self, recording: engine_rows.Recording, marks: Marks) -> None:
+    def begin(self, recording: engine_rows.Recording, marks: nvtx.Marks) -> None:
         """Note what follows in this recording."""
         self.recording, self.marks = recording, marks
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from kvscope.api.settings import Part, documents, fields
+from kvscope.api.settings import documents, fields
 from kvscope.api.wording import traits
 from kvscope_paper.published.figures import Value
 
@@ -22,7 +22,7 @@ Titles = Annotated[list[str], BeforeValidator(as_list)]
 """One title of a published table, or several."""
 
 
-class RightAxis(Part):
+class RightAxis(fields.Part):
     """What a plot shows on its right: other tables as thin lines, or its own values as shares.
 
     With `of`, the axis on the left reaches from 0 to that value, and the one on the right to 100 %.
@@ -33,7 +33,7 @@ class RightAxis(Part):
     of: fields.Real | None = None
 
 
-class Plot(Part):
+class Plot(fields.Part):
     """Published values of one table, or of several together, beside ours.
 
     `x` is a setting or the pass; `colour` and `panel` are settings, of which those that an
@@ -60,7 +60,7 @@ class Plot(Part):
         return [*self.table, *(self.right.table if self.right else ())]
 
 
-class OfRuns(Part):
+class OfRuns(fields.Part):
     """A figure of single experiments, those with these settings; a list: one of its values.
 
     `figure` is one of kvscope, or of kvscope_paper.of_runs. `published` names the published series
@@ -85,7 +85,7 @@ def _value(key: str, value: Any) -> Any:
     return PurePosixPath(value).name if is_path else value
 
 
-class Layout(Part):
+class Layout(fields.Part):
     """A figure as published; `also` is what it is called where it was published again."""
 
     figure: str

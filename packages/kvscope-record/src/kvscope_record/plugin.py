@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kvscope.api.errors import KvscopeError, reason_of
-from kvscope.api.recording import Marks, NvtxMarks
+from kvscope.api.recording import marks
 from kvscope.api.servers import servers, versions
 from kvscope_record.facts import facts_of
 from kvscope_record.options import DIRECTORY, RecordOptions
@@ -53,14 +53,14 @@ def begin(scheduler: Any, vllm_version: str) -> None:
         LOG.info("kvscope records into %s", directory)
 
 
-def _marks(options: RecordOptions, facts: dict[str, Any]) -> Marks:
+def _marks(options: RecordOptions, facts: dict[str, Any]) -> marks.Marks:
     """NVTX ranges of the passes, where they are asked for and passes do not overlap."""
     if not options.ranges:
-        return Marks()
+        return marks.Marks()
     if facts["async_scheduling"] or facts["pipeline_parallel"] > 1:
         LOG.warning("kvscope: passes overlap, so they are no NVTX ranges")
-        return Marks()
-    return NvtxMarks()
+        return marks.Marks()
+    return marks.NvtxMarks()
 
 
 def directory_of_rank(directory: Path, parallel: Any) -> Path:

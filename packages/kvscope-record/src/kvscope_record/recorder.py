@@ -7,7 +7,8 @@ import time
 from functools import wraps
 from typing import Any
 
-from kvscope.api.recording import Marks, observer, ranges
+from kvscope.api.recording import marks as nvtx
+from kvscope.api.recording import observer, ranges
 from kvscope_record.counts import Counts
 from kvscope_record.records import (
     STOPPED_OR_ABORTED,
@@ -38,7 +39,7 @@ class ServerRecorder(observer.Recorder):
         self._counts = Counts(facts)
         self._told: list[list[int]] = []  # counts of the pass whose output is being processed
 
-    def observe(self, scheduler: Any, marks: Marks) -> observer.SchedulerObserver:
+    def observe(self, scheduler: Any, marks: nvtx.Marks) -> observer.SchedulerObserver:
         """Record a scheduler from now on, and mark its passes."""
         self._scheduler = scheduler
         marks.push(ranges.REPEAT)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from kvscope.copies import HOST_CLOCK, VIRTUAL_CLOCK
 from kvscope.engine.clock import Clock, HostClock
 from kvscope.plan.experiment import Experiment
-from kvscope.plan.tracing import INSTRUMENTED, PassTracer, installed_tracing
+from kvscope.plan.tracers import INSTRUMENTED
+from kvscope.plan.tracing import PassTracer, installed_tracing
 from kvscope.time_sources import BY_CLOCK
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 
 from kvscope.api.errors import BadInput
 from kvscope.api.files import files, reading
-from kvscope.api.settings import Part, complaints, documents, fields
+from kvscope.api.settings import complaints, documents, fields
 from kvscope_model.bootstrap import bootstrap_interval
 from kvscope_model.hardware.files import DIRECTORY, names
 
@@ -18,7 +18,7 @@ Cost = Annotated[fields.Real, Field(ge=0)]
 Share = Annotated[fields.Real, Field(gt=0, le=1)]
 
 
-class Hardware(Part):
+class Hardware(fields.Part):
     """One GPU and its host. docs/MODEL.md has the formulas in which these numbers stand.
 
     `sources` has, for each of the numbers, where it comes from. `bootstrap` has the fitted ones as

@@ -7,7 +7,7 @@ from pkgutil import resolve_name
 from typing import Any, Literal
 
 from kvscope.api.sections import ReportedRun
-from kvscope.api.settings import Part, documents
+from kvscope.api.settings import documents, fields
 from kvscope.api.wording import traits
 from kvscope_paper.claims.judging import Claim, Finding
 from kvscope_paper.claims.values import Values
@@ -16,7 +16,7 @@ from kvscope_paper.comparison import Comparison, device_words
 FILE = Path(__file__).parent / "claims.yaml"
 
 
-class Entry(Part):
+class Entry(fields.Part):
     """A claim as claims.yaml has it: see there."""
 
     figures: list[str]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from kvscope.api.settings import Part, documents, fields
+from kvscope.api.settings import documents, fields
 
 Share = Annotated[fields.Real, Field(ge=0, le=1)]
 
@@ -19,7 +19,7 @@ PASS = "pass"  # the x of a table whose values are those of single passes of one
 Value = str | int | fields.Real
 
 
-class Series(Part):
+class Series(fields.Part):
     """Values at those of one setting, of experiments that share the settings `where`.
 
     `in_paper`: the paper's figure shows them. Others are of the same kind, and published with the
@@ -33,7 +33,7 @@ class Series(Part):
     values: list[fields.Real]
 
 
-class Table(Part):
+class Table(fields.Part):
     """One metric of a figure.
 
     `x` is the setting over which each series runs, or PASS. `at_pass`: each value is that of this

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from kvscope.api.settings import Part, documents, fields
+from kvscope.api.settings import documents, fields
 
 FILE = Path(__file__).parent / "fitted.yaml"
 HEADING = (
@@ -18,7 +18,7 @@ Error = Annotated[fields.Real, Field(ge=0)]
 Signed = Annotated[fields.Real, Field(gt=-1)]
 
 
-class FittedFigure(Part):
+class FittedFigure(fields.Part):
     """Errors of the times of a figure, as shares: predicted over published seconds less 1.
 
     `left_out` is the median error by a fit to the other figures, and `left_out_errors` are these

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from kvscope.api.settings import Part, documents, fields
+from kvscope.api.settings import documents, fields
 from kvscope_paper.published.figures import PASS, Point, points
 
 FILE = Path(__file__).parent / "repeats.yaml"
@@ -19,7 +19,7 @@ SHARE = 0.95  # of repeats that are within the limit
 OF_TIMES = ("throughput_tokens_per_s", "resume_overhead_as_published_s")
 
 
-class Again(Part):
+class Again(fields.Part):
     """Values of a figure, and others that were measured in the same experiments."""
 
     figure: str

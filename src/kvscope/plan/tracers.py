@@ -1,0 +1,12 @@
+"""Whether an installed package traces KV events: at most one does (`plan.tracing`)."""
+
+from kvscope import plugins
+
+GROUP = "kvscope.tracer"
+PACKAGE = "kvscope-kernels"  # that has one
+INSTRUMENTED = "instrumented"  # engine.attention by the kernels of such a package
+
+
+def is_installed() -> bool:
+    """Whether a package that traces is installed."""
+    return bool(plugins.names(GROUP))
