@@ -296,7 +296,7 @@ def panel_metrics() -> set[str]:
         and len(node.args) > 1
     )
     parts = (part for panel in panels for part in ast.walk(panel))
-    return {part.value for part in parts if isinstance(part, ast.Constant)}
+    return {str(part.value) for part in parts if isinstance(part, ast.Constant)}
 
 
 def test_a_panel_names_metrics_that_some_package_has():
