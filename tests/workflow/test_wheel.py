@@ -159,7 +159,7 @@ def test_each_package_works_alone_beside_kvscope(
     for command in project["entry-points"].get("kvscope.command", {}):
         assert re.search(rf"^ +{command}\s", done.stdout, re.M), command
         assert added.kvscope(command, "--help")
-    assert "9 experiments" in added.kvscope("plan", "study=quickstart")
+    assert "11 experiments" in added.kvscope("plan", "study=batching-cpu")
 
 
 def test_kvscope_alone_has_no_command_of_another_package(installed: Installation) -> None:
@@ -191,14 +191,14 @@ def test_it_ships_what_the_checkout_has(installed: Installation) -> None:
 
 
 def test_plans_of_shipped_studies_and_of_ones_own(installed: Installation) -> None:
-    assert "9 experiments" in installed.kvscope("plan", "study=quickstart")
+    assert "11 experiments" in installed.kvscope("plan", "study=batching-cpu")
     assert installed.kvscope("new", "mine").startswith("config/study/mine.yaml\n")
     assert "4 experiments" in installed.kvscope("plan", "study=mine")
     own = installed.directory / "config" / "model" / "small.yaml"
     own.parent.mkdir()
     own.write_text("defaults: [tiny-llama, _self_]\nname: small\nlayers: 1\n")
     assert "small-" in installed.kvscope("plan", "study=mine", "model=small")
-    assert "9 experiments" in installed.kvscope("plan", "study=quickstart")
+    assert "11 experiments" in installed.kvscope("plan", "study=batching-cpu")
 
 
 @pytest.mark.workflow

@@ -38,7 +38,7 @@ add --no-deps --requirements envs/build.txt
 export UV_CONSTRAINT="envs/kvscope.txt envs/cpu.txt" # not of $root, which may have a space
 add "$(wheel kvscope)"
 try --version
-try plan study=quickstart
+try plan study=batching-cpu
 
 echo "with vLLM, which runs need"
 add_torch "$(grep '^torch==' envs/cpu.txt)"
@@ -65,7 +65,7 @@ declare -A brings=(
 for name in $(cd packages && ls); do
     echo "with $name"
     add --no-deps "$(wheel "$name")"
-    try plan study=quickstart
+    try plan study=batching-cpu
     [ -z "${brings[$name]:-}" ] || try ${brings[$name]}
 done
 echo "dist/ holds version $("$venv/bin/python" -c 'import kvscope; print(kvscope.__version__)'), tried"
