@@ -61,7 +61,7 @@ WAYS: dict[str, dict[str, Any]] = {
                 "cpu_bytes_to_use": 1 << 24,
                 "offload_prompt_only": False,
                 # vLLM's own worker needs a GPU.
-                "spec_module_path": "kvscope.engine.vllm.connectors.native_worker",
+                "spec_module_path": "kvscope_connectors.worker",
                 "spec_name": "HostOffloadingSpec",
             },
         },

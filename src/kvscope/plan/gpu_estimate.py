@@ -41,7 +41,7 @@ def estimate(experiment: Conditions) -> GpuMemory:
     - cache: (blocks + the null block) x bytes of a block;
     - activations: `activation_bytes`;
     - copies: what the overflow policy gathers on the GPU (`Overflow.staging_bytes`);
-    - event buffers: `TracingSettings.buffer_bytes` (`engine.attention.cuda.buffer`); their headers,
+    - event buffers: `TracingSettings.buffer_bytes`; their headers,
       64 bytes for each thread block of a pass, are a few MiB and not counted.
     """
     return GpuMemory(

@@ -2,5 +2,5 @@
 
 `registry` lists them. Each compares two independent records of one fact, so that an error in the
 engine, in the recorder or in a table shows up as a contradiction. The oracles of KV events are in
-`kvscope.collect.oracles`; docs/METRICS.md lists both.
+the package that reads them; docs/METRICS.md and docs/KV_EVENTS.md list both.
 """
