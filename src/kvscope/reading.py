@@ -109,6 +109,6 @@ def first_fault(error: "ValidationError") -> tuple[str, str]:
 
 
 def damage(error: "ValidationError") -> str:
-    """The same in words for a file: 'damaged, key files.a: Field required'."""
+    """The first fault that pydantic found, for a file: 'damaged, key files.a: Field required'."""
     key, message = first_fault(error)
     return f"damaged, key {short_repr(key)[1:-1]}: {message}" if key else f"damaged, {message}"

@@ -112,7 +112,7 @@ def parse(facts: Any, path: Path) -> RunRecord:
 
 
 def _parsed(facts: Any) -> RunRecord:
-    """The same; ValueError with the first problem in words."""
+    """The record of a run; ValueError names the first problem."""
     if not isinstance(facts, dict):
         raise ValueError(f"must be one JSON object, not {type(facts).__name__}")
     if facts.get("schema") not in runschema.READABLE:

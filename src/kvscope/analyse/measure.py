@@ -1,4 +1,4 @@
-"""What numbers of the `metrics` table are: names, units, headings and how they are displayed."""
+"""Declarations of numbers in the `metrics` table: name, unit, heading, and how it is displayed."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ SCALES = {
 
 @dataclass(frozen=True)
 class Measure:
-    """What a number of the `metrics` table is, and how it is displayed.
+    """The declaration of a number in the `metrics` table, and how it is displayed.
 
     `heading` labels a table's column or an axis. `formula` is over table columns, in the notation
     of docs/METRICS.md. More is better where `better` is 1, less where it is -1. `display` is the
@@ -52,7 +52,7 @@ class Measure:
 
     @property
     def scale(self) -> float:
-        """What turns a value of the `metrics` table into `display_unit`."""
+        """The factor from a value of the `metrics` table to `display_unit`."""
         return SCALES.get((self.unit, self.display_unit), 1.0)
 
 

@@ -97,7 +97,7 @@ def _passes(out_dir: Path) -> pd.DataFrame:
 
 
 def _reader_of_events(run: Run) -> TraceReader | None:
-    """What reads the run's KV events; None without any.
+    """The reader of the run's KV events; None without any.
 
     BadInput if the run is complete and they are missing, or if nothing here reads them.
     """

@@ -42,7 +42,7 @@ Slice = tuple[str, str, int, int]
 
 
 class TraceSlices(Protocol):
-    """What a Perfetto trace shows of a run's KV events."""
+    """Slices of a run's KV events for a Perfetto trace."""
 
     @property
     def title(self) -> str:
@@ -71,11 +71,11 @@ class TraceReader(ABC):
 
     @abstractmethod
     def judge(self, run: RunData) -> Account:
-        """What the oracles find, of the run's files alone; BadInput if one is damaged."""
+        """The account of the oracles, from the run's files alone; BadInput if one is damaged."""
 
     @abstractmethod
     def slices(self, tables: Path) -> TraceSlices:
-        """What a Perfetto trace shows of the tables in a directory."""
+        """Slices of the tables in a directory for a Perfetto trace."""
 
 
 def installed_reader() -> TraceReader | None:

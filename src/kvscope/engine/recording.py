@@ -97,7 +97,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Job:
-    """What the scheduler knew of a copy that a KV connector ordered to run beside the passes."""
+    """The scheduler's record of a copy that a KV connector ordered to run beside the passes."""
 
     number: int  # in the order in which jobs were ordered
     ordered_ns: int

@@ -1,4 +1,4 @@
-"""What traces KV events: a package registers a `Tracing` in the entry-point group `kvscope.tracer`.
+"""Tracing of KV events: a package registers a `Tracing` in the entry-point group `kvscope.tracer`.
 
 At most one is installed. Without one `tracing` must be `none`, and nothing else is asked of it.
 """
@@ -39,7 +39,7 @@ class EventsOnDisk(NamedTuple):
 
 @dataclass(frozen=True)
 class Tracing:
-    """What a package traces KV events by; only engines import what is named 'module:Name'.
+    """A package's means of tracing KV events; only engines import what is named 'module:Name'.
 
     `on_disk` estimates the events of a traced experiment on a GPU. `backends` has the class, as
     vLLM takes it, of the attention INSTRUMENTED on a device, by the device's name. `tracer` is a

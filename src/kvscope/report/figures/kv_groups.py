@@ -33,7 +33,7 @@ OTHER_COLOURS = (PALETTE[1], PALETTE[5], PALETTE[6])
 
 
 def parts() -> dict[str, str]:
-    """What blocks hold, from the bottom up, and its colour."""
+    """Contents of blocks, from the bottom up, with their colours."""
     added = sorted({kind.contents for kind in registered().values()} - COLOURS.keys())
     return COLOURS | dict(zip(added, cycle(OTHER_COLOURS))) | {FREE: GREY}
 

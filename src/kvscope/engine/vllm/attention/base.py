@@ -1,4 +1,4 @@
-"""What an attention backend of a package is made of, and what vLLM gives it."""
+"""Base classes of a package's attention backend, and the arguments that vLLM calls it with."""
 
 from vllm.v1.attention.backend import AttentionMetadata, CommonAttentionMetadata
 

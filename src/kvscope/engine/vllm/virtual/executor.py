@@ -122,7 +122,7 @@ class VirtualExecutor(WithoutWorker):
         return future
 
     def _worker_for(self, orders: Any) -> VirtualWorker | None:
-        """What carries out a connector's orders; None if nothing does."""
+        """The object that carries out a connector's orders; None without one."""
         kind: type[VirtualWorker] | None = getattr(orders, "virtual_worker", None)
         if self._worker is None and kind is not None:
             self._worker = kind(self._link)
