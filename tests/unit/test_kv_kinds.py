@@ -62,6 +62,11 @@ def test_a_request_is_admitted_with_no_fewer_blocks_than_it_holds(kind: KvKind):
         assert max(held) <= admitted
 
 
+def test_a_state_is_one_block_whatever_the_length():
+    assert {MAMBA.held_blocks(*pair, 4, 0) for pair in PAIRS} == {1}
+    assert MAMBA.admitted_blocks(LONGEST, 16, 4, 0) == 1
+
+
 def test_a_window_that_is_not_known_lets_go_of_nothing():
     for kind in registered().values():
         if kind.window:

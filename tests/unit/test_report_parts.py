@@ -19,7 +19,7 @@ from kvscope.analyse.study_metrics import STUDY_METRICS, column_measures
 from kvscope.quantities import plural
 from kvscope.report.circumstances import circumstances, dates, shared
 from kvscope.report.data import ReportedRun, StudyData, labels
-from kvscope.report.figures import pareto
+from kvscope.report.figures import pareto, step_timeline
 from kvscope.report.figures.passes import MERGE, thin, with_idle
 from kvscope.report.settings import (
     in_tokens,
@@ -302,3 +302,11 @@ def panel_metrics() -> set[str]:
 def test_a_panel_names_metrics_that_some_package_has():
     """A panel leaves out the metrics of a package that is not installed; a misspelt one, too."""
     assert {"throughput_tokens_per_s", "kv_read_amplification"} < panel_metrics() < {*measures()}
+
+
+@pytest.mark.parametrize("x", ["start_s", "step"])
+def test_every_row_of_a_timeline_has_the_range_of_all_passes(x: str):
+    """Rows have axes of their own, each as long as what is drawn in it."""
+    *rows, strip = step_timeline._chart(x, True, True)["vconcat"]
+    assert "data" not in strip
+    assert all(any("data" not in layer for layer in row["layer"]) for row in rows)

@@ -117,7 +117,7 @@ def _chart(x: str, pool: bool, tokens: bool) -> Spec:
     details = _details(x)
     rows = [
         _row(170, hidden, [*token_areas("tokens a pass", "top"), details]),
-        _row(54, hidden, [_events()]),
+        _row(54, hidden, [details, _events()]),  # details: else its axis ends with the events
         _row(90, hidden, [*_steps(REQUESTS, "requests", {}), details]),
         _row(110, last, [*_steps(shares, "share in use (%)", percent), details]),
         _strip(x),
