@@ -7,7 +7,7 @@ import signal
 import subprocess
 import termios
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,10 +110,14 @@ def assert_all_end(
             assert time.monotonic() < until, said
             time.sleep(0.05)
         parent.end(way)
-        limit_s = KILL_LIMIT_S if way == signal.SIGKILL else LIMIT_S
-        _, alive = psutil.wait_procs([*family, psutil.Process(parent.process.pid)], limit_s)
-        assert not alive, [(one.pid, one.ppid(), one.status(), one.cmdline()) for one in alive]
-        assert not users_of(place)
+        until = time.monotonic() + (KILL_LIMIT_S if way == signal.SIGKILL else LIMIT_S)
+        known = [*family, psutil.Process(parent.process.pid)]
+        _, alive = psutil.wait_procs(known, until - time.monotonic())
+        assert not alive, described(alive)
+        # Those that were started after the family was listed have the same limit.
+        while later := users_of(place):
+            assert time.monotonic() < until, described(later)
+            time.sleep(0.05)
     finally:
         for one in family:
             with suppress(psutil.Error):
@@ -121,6 +125,15 @@ def assert_all_end(
         parent.process.kill()
         parent.process.wait()
         parent.close()
+
+
+def described(processes: Iterable[psutil.Process]) -> list[str]:
+    """Each process's number, parent, status and command, of those that have not ended meanwhile."""
+    lines = []
+    for one in processes:
+        with suppress(psutil.Error):
+            lines.append(f"{one.pid} of {one.ppid()}, {one.status()}: {' '.join(one.cmdline())}")
+    return lines
 
 
 def names(part: str, at_least: int = 1) -> Callable[[set[psutil.Process]], bool]:
