@@ -1,6 +1,5 @@
 """Atomic writes: a reader sees the old content of a file or the new one, never a part."""
 
-import hashlib
 import json
 import os
 import re
@@ -14,6 +13,7 @@ from typing import Any
 from kvscope import limits
 from kvscope.errors import BadInput, CannotWrite
 from kvscope.reading import read_bytes, refusing
+from kvscope.reading import sha256_of as sha256_of
 
 TEMPORARY = ".tmp"  # suffix of a file that is being written
 
@@ -138,9 +138,3 @@ def read_json(path: Path) -> Any:
     content = read_bytes(path, limits.LONGEST_JSON_BYTES)
     with refusing(path, "JSON"):
         return json.loads(content.decode())
-
-
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's bytes, as hex digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kvscope.kv_plan import KvGroup
+from kvscope.kv_group import KvGroup
 
 
 @dataclass(frozen=True)

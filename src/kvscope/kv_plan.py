@@ -1,44 +1,25 @@
 """The plan of a KV cache: its groups, and what a request holds of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kvscope.arraytypes import Ints
+from kvscope.kv_group import KvGroup as KvGroup
 from kvscope.kv_kinds import keep_all_together, kind_of
 
 
-@dataclass(frozen=True)
-class KvGroup:
-    """Layers that share a block table. Bytes are of one block, over the group's layers.
+def keeps_state(group: KvGroup) -> bool:
+    """Whether a group keeps one state a request instead of K and V of each token."""
+    return kind_of(group.kind).keeps_state
 
-    `useful_bytes` are of contents, `padded_bytes` of contents and padding; `block_bytes` is what a
-    block takes of the pool, the same for all groups. `kind` is vLLM's name of what is kept
-    (`kvscope.kv_kinds`).
-    `window_tokens` is the window or the chunk that attention is limited to. A group with `state`
-    keeps one state a request instead of K and V of each token.
+
+def held_blocks(group: KvGroup, context_tokens: Ints, tokens: Ints) -> Ints:
+    """Blocks of a request in a pass that has room for `tokens` tokens of it.
+
+    `context_tokens` of them were computed before: vLLM frees the blocks that none of the others
+    attends to (`get_num_skipped_tokens` of its `SingleTypeKVCacheManager`).
     """
-
-    kind: str
-    layers: int
-    block_tokens: int
-    useful_bytes: int
-    padded_bytes: int
-    block_bytes: int
-    window_tokens: int | None = None
-
-    @property
-    def state(self) -> bool:
-        """Whether it keeps one state a request."""
-        return kind_of(self.kind).keeps_state
-
-    def held_blocks(self, context_tokens: Ints, tokens: Ints) -> Ints:
-        """Blocks of a request in a pass that has room for `tokens` tokens of it.
-
-        `context_tokens` of them were computed before: vLLM frees the blocks that none of the others
-        attends to (`get_num_skipped_tokens` of its `SingleTypeKVCacheManager`).
-        """
-        kind, window = kind_of(self.kind), self.window_tokens or 0
-        return kind.held_blocks(context_tokens, tokens, self.block_tokens, window)
+    kind, window = kind_of(group.kind), group.window_tokens or 0
+    return kind.held_blocks(context_tokens, tokens, group.block_tokens, window)
 
 
 def has_one_block_table(groups: Sequence[KvGroup]) -> bool:
@@ -60,9 +41,14 @@ def unless_one_block_table(groups: Sequence[KvGroup], setting: str) -> str:
 
 def unless_movable(groups: Sequence[KvGroup], setting: str) -> str:
     """Why a setting that moves the blocks of all groups is refused; '' if it is not."""
-    if not any(group.state for group in groups) and len({g.block_tokens for g in groups}) == 1:
+    if (
+        not any(keeps_state(group) for group in groups)
+        and len({g.block_tokens for g in groups}) == 1
+    ):
         return ""
-    kinds = ", ".join(g.kind if g.state else f"{g.kind} of {g.block_tokens} tokens" for g in groups)
+    kinds = ", ".join(
+        g.kind if keeps_state(g) else f"{g.kind} of {g.block_tokens} tokens" for g in groups
+    )
     return (
         f"{setting} needs KV groups of tokens, with as many in a block, but those of this model "
         f"are {kinds}; use another model, or overflow=recompute"

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvscope.arraytypes import Ints
-from kvscope.kv_plan import KvGroup
+from kvscope.kv_group import KvGroup
+from kvscope.kv_plan import held_blocks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +29,6 @@ def most_blocks(groups: Sequence[KvGroup], tokens: Ints) -> Ints:
     more each.
     """
     ends = np.arange(1, tokens.max(initial=1) + 1)
-    held = np.sum([group.held_blocks(ends - 1, ends) for group in groups], axis=0)
+    held = np.sum([held_blocks(group, ends - 1, ends) for group in groups], axis=0)
     most: Ints = np.maximum.accumulate(held)[tokens - 1]
     return most

@@ -3,6 +3,7 @@
 Nothing behind it guards against damage: what `refusing` covers gives a sound value or BadInput.
 """
 
+import hashlib
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -100,6 +101,12 @@ def open_file(path: Path) -> IO[bytes]:
         raise BadInput(f"{path}: no such file") from None
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's bytes, as hex digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def first_fault(error: "ValidationError") -> tuple[str, str]:

@@ -11,7 +11,7 @@ from kvscope import accounts, attempts, layout, packages, runfile
 from kvscope.accounts import ANALYSED, COLLECTED
 from kvscope.errors import BadInput
 from kvscope.plan import batches, manifest
-from kvscope.plan.complaints import suggestion
+from kvscope.plan.wording import suggestion
 from kvscope.run.locks import SUPERVISOR_LOCK, hold_lock_if_free
 from kvscope.runfile import RUN_DONE
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvscope.kv_plan import KvGroup
+from kvscope.kv_group import KvGroup
+from kvscope.kv_plan import held_blocks
 from kvscope.plan.grid import expand
 
 from .conftest import ROOT, kvscope
@@ -110,7 +111,7 @@ def test_what_a_request_holds_follows_from_its_tokens(tmp_path: Path, family: st
     tokens = np.array(LENGTHS)
     for number, group in enumerate(found["groups"]):
         own = {key: value for key, value in group.items() if key != "state"}
-        due = KvGroup(**own).held_blocks(tokens - 1, tokens)
+        due = held_blocks(KvGroup(**own), tokens - 1, tokens)
         assert due.tolist() == [blocks[number] for blocks in held(found)]
 
 

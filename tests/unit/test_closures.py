@@ -68,15 +68,15 @@ def test_a_closure_says_who_imports_what(package):
     ],
 )
 def test_a_budget_is_neither_exceeded_nor_left_high(closures, allowed, target, fault):
-    found = closures.Budget("policy", "a.b", allowed, target).fault(1500)
+    found = closures.Budget("policy", allowed, target).fault("a.b", 1500)
     assert fault in found
     assert bool(found) == bool(fault)
 
 
 def test_the_table_names_every_budget_and_a_module_that_is_gone_is_a_fault(closures, package):
     budgets = [
-        closures.Budget("policy", f"{PACKAGE}.policy", 10, 10),
-        closures.Budget("oracle", f"{PACKAGE}.gone", 10, 10),
+        closures.Budget("policy", 10, 10, module=f"{PACKAGE}.policy"),
+        closures.Budget("oracle", 10, 10, module=f"{PACKAGE}.gone"),
     ]
     table, faults = closures.judge(budgets, package)
     assert [line.split() for line in table[1:]] == [
@@ -100,4 +100,14 @@ def test_the_command_fails_if_a_budget_does(
 
 def test_every_module_that_has_a_budget_exists(closures):
     found = closures.Closures("kvscope")
-    assert all(found.of(budget.module) for budget in closures.read_budgets(closures.BUDGETS))
+    for budget in closures.read_budgets(closures.BUDGETS):
+        assert budget.modules
+        assert all(map(found.of, budget.modules))
+
+
+def test_a_group_has_every_module_of_the_package_behind_its_entry_points(closures):
+    group = closures.Budget("policy", 10, 10, group="kvscope.overflow")
+    assert group.modules == ["kvscope.engine.overflow.recompute", "kvscope.engine.overflow.swap"]
+    largest = max(map(closures.Closures("kvscope").size, group.modules))
+    (line,) = closures.judge([group], closures.Closures("kvscope"))[0][1:]
+    assert line.split()[1:3] == ["kvscope.engine.overflow.swap", f"{largest:,}"]

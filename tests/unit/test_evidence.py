@@ -14,7 +14,7 @@ from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.records import Records, read_records
 from kvscope.judge.evidence import NEEDS
 from kvscope.judge.evidence import ROWS as TABLES
-from kvscope.kv_plan import KvGroup
+from kvscope.kv_group import KvGroup
 from kvscope.runschema import RunRecord
 from tests.unit.report_fixture import Fake, write_experiment
 

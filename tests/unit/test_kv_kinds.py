@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from kvscope.kv_group import KvGroup
 from kvscope.kv_kinds import (
     CHUNKED_LOCAL,
     FULL,
@@ -17,7 +18,7 @@ from kvscope.kv_kinds import (
     kind_of,
     registered,
 )
-from kvscope.kv_plan import KvGroup
+from kvscope.kv_plan import held_blocks, keeps_state
 
 LONGEST = 70
 PAIRS = [(context, tokens) for tokens in range(1, LONGEST) for context in range(tokens)]
@@ -102,6 +103,6 @@ def test_blocks_follow_from_tokens_of_one_group_that_keeps_all(kinds: list[str],
 def test_a_group_holds_what_its_kind_says():
     group = KvGroup("SlidingWindow", 2, 4, 64, 64, 64, window_tokens=8)
     contexts, tokens = np.array([[0, 20, 21], [4, 21, 22]])
-    assert group.held_blocks(contexts, tokens).tolist() == [1, 3, 3]
-    assert not group.state
-    assert KvGroup("Mamba", 1, 4, 8, 8, 8).state
+    assert held_blocks(group, contexts, tokens).tolist() == [1, 3, 3]
+    assert not keeps_state(group)
+    assert keeps_state(KvGroup("Mamba", 1, 4, 8, 8, 8))

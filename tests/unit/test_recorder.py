@@ -27,7 +27,7 @@ from kvscope.engine.recording import (
     ScheduledRequest,
     Transfer,
 )
-from kvscope.kv_plan import KvGroup
+from kvscope.kv_group import KvGroup
 from kvscope.run.recorder import RepeatContext, RepeatTables, replay
 from kvscope.run.serving import ServingResult, abort_late, requests_table
 from kvscope.workload.requests import Request

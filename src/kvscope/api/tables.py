@@ -15,7 +15,7 @@
 - `passes`: phases, `PREFILL`, `DECODE` and `MIXED`, all in `PASS_PHASES`, those of a request in
   `REQUEST_PHASES`; `phase_of_requests` in a pass
 - `kv_kinds`: `KvKind`, a kind of KV group; its subclasses `Window`, `Chunk`, `State`; `Count`
-- `kv_plan`: `KvGroup`, `has_one_block_table`, `unless_one_block_table`
+- `kv_plan`: `KvGroup`; `keeps_state`, `has_one_block_table`, `unless_one_block_table`
 - `rebuilds`: `rebuild_parts`, in which K and V are made of a request's activations
 """
 

@@ -14,7 +14,7 @@ import pandas as pd
 import kvscope
 from kvscope import plugins, tables
 from kvscope.errors import BadInput
-from kvscope.files import sha256_of
+from kvscope.reading import sha256_of
 from kvscope.runfile import COMPLETE, IMPORTED_FROM, RUN_FILE, read_record
 from kvscope.tables import Table
 

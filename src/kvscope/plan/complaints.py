@@ -1,6 +1,5 @@
 """Converts validation errors to one sentence: key, value, what is allowed, where to fix it."""
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, get_args, get_origin
 
@@ -11,6 +10,8 @@ from kvscope.errors import BadInput
 from kvscope.plan import registry
 from kvscope.plan.fields import FORMS, IMPOSSIBLE, Part
 from kvscope.plan.option import Option
+from kvscope.plan.wording import format_value
+from kvscope.plan.wording import suggestion as suggestion
 from kvscope.reading import describe_error
 
 # Maps a dotted key to the place where its value is written, in words.
@@ -72,20 +73,6 @@ def validation_message(
     return BadInput(
         f"{key} is {format_value(first['input'])} ({origin(key)}) but must be {allowed}"
     )
-
-
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """' (did you mean …?)' if a known word is similar to `word`, else ''."""
-    found = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {found[0]!r}?)" if found else ""
-
-
-def format_value(value: Any) -> str:
-    """A value as YAML would write it, shortened to 60 characters."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _describe_places(keys: Iterable[str], origin: Origin) -> str:

@@ -15,8 +15,8 @@ from omegaconf import OmegaConf
 from kvscope.errors import BadInput
 from kvscope.files import check_name
 from kvscope.plan import documents, layers, registry
-from kvscope.plan.complaints import format_value, suggestion
 from kvscope.plan.experiment import Experiment
+from kvscope.plan.wording import format_value, suggestion
 
 Config = dict[str, Any]
 # Choices of options: ((group, option), …).

@@ -8,10 +8,10 @@ import numpy as np
 from pydantic import ValidationError
 
 from kvscope.errors import BadInput
-from kvscope.kv_plan import KvGroup
+from kvscope.kv_group import KvGroup
 from kvscope.kv_use import most_blocks
-from kvscope.plan.complaints import format_value
 from kvscope.plan.models import Model
+from kvscope.plan.wording import format_value
 
 if TYPE_CHECKING:
     from kvscope.plan.workload import Workload

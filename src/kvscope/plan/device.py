@@ -44,7 +44,7 @@ class Kernels:
     def refusals(self, experiment: Conditions) -> dict[str, tuple[object, str]]:
         """The keys with unsupported values: for each its value, and what it must be in words."""
         model, cache = experiment.model, experiment.cache
-        latent = any(one.kind == "mla" for one in model.kept)
+        latent = model.keeps_latent
         limits = {
             "cache.layout": (cache.layout, self.layouts),
             "model.head_size": (model.head_size, self.head_sizes),

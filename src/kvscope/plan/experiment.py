@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, model_validator
 
 from kvscope.errors import BadInput
-from kvscope.kv_plan import KvGroup
+from kvscope.kv_group import KvGroup
 from kvscope.layout import EXPERIMENT_FILE, EXPERIMENTS
 from kvscope.plan import documents, registry, rules, vocabulary
 from kvscope.plan.complaints import Origin, validation_message

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kvscope.errors import BadInput
-from kvscope.plan.complaints import format_value
+from kvscope.plan.wording import format_value
 
 Config = dict[str, Any]
 

@@ -7,10 +7,9 @@ allocator cannot use is not known, so that what takes more than `VLLM_SHARE` fit
 """
 
 from kvscope.errors import BadInput
-from kvscope.plan.complaints import suggestion
 from kvscope.plan.gpu_memory import GpuMemory
-from kvscope.plan.models import Model
-from kvscope.plan.parts import Conditions
+from kvscope.plan.parts import ChosenModel, Conditions
+from kvscope.plan.wording import suggestion
 
 # `gpu_memory_utilization` of vLLM 0.32 by default (vllm/config/cache.py): vLLM starts only if this
 # share of the memory is free (`request_memory` in vllm/v1/worker/utils.py), and plans with it.
@@ -89,7 +88,7 @@ def activation_bytes(experiment: Conditions) -> int:
     return max(forward, hidden + logits)
 
 
-def pass_width(model: Model) -> int:
+def pass_width(model: ChosenModel) -> int:
     """Numbers that a pass holds of each token at its peak, with h and i for hidden and inner size.
 
     In every family vLLM has a buffer for input embeddings (`inputs_embeds`, h). A gated MLP holds

@@ -13,7 +13,6 @@ from kvscope.layout import AD_HOC
 from kvscope.plan import levels
 from kvscope.plan import overrides as command_line
 from kvscope.plan import study as studies
-from kvscope.plan.complaints import format_value
 from kvscope.plan.composition import Composer, Config
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.figures import EXPERIMENT, GRID, Axes
@@ -21,6 +20,7 @@ from kvscope.plan.levels import Levels
 from kvscope.plan.point import Point, check_keys, label
 from kvscope.plan.question import Question
 from kvscope.plan.study import Grid, Settings, StudyDefinition
+from kvscope.plan.wording import format_value
 
 MAX_EXPERIMENTS = 10_000
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvscope.errors import BadInput
-from kvscope.plan.complaints import format_value
 from kvscope.plan.named import CAN_BE_NAMED
+from kvscope.plan.wording import format_value
 
 Levels = Mapping[str, Mapping[Any, str]]
 """The name of each named value, by dotted key."""

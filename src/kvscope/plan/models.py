@@ -6,8 +6,8 @@ from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticKnownError
 
 from kvscope import kv_kinds, plugins
+from kvscope.kv_group import KvGroup
 from kvscope.kv_kinds import KvKind
-from kvscope.kv_plan import KvGroup
 from kvscope.plan.fields import (
     MAX_NUMBER,
     Count,
@@ -19,6 +19,7 @@ from kvscope.plan.fields import (
     Whole,
     impossible,
 )
+from kvscope.plan.parts import Conditions
 
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "fp8": 1}
 
@@ -140,6 +141,12 @@ class Model(Part):
     weights: Weights | None = None
     weights_per_token: Weights | None = None
 
+    @classmethod
+    def of(cls, experiment: Conditions) -> "Model":
+        """An experiment's model with all its sizes, of which `Conditions` names some."""
+        assert isinstance(experiment.model, cls)
+        return experiment.model
+
     @model_validator(mode="after")
     def _described_by_one(self) -> "Model":
         own = {key: getattr(self, key) for key in OF_HF}
@@ -232,6 +239,11 @@ class Model(Part):
             return self.kv_layers
         elements = 2 * self.kv_heads * self.head_size
         return [KvLayers(kind="full", layers=self.layers, token_elements=elements)]
+
+    @property
+    def keeps_latent(self) -> bool:
+        """Whether layers keep a latent in place of K and V."""
+        return any(one.kind == "mla" for one in self.kept)
 
     @property
     def token_elements(self) -> int:

@@ -11,8 +11,8 @@ from hydra.errors import HydraException
 
 from kvscope.errors import BadInput
 from kvscope.plan import layers
-from kvscope.plan.complaints import format_value
 from kvscope.plan.fields import as_number
+from kvscope.plan.wording import format_value
 
 MAX_VALUES = 10_000
 MAX_CHARACTERS = 100_000  # of an override: ten for each value

@@ -5,9 +5,8 @@ from typing import Annotated, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
-from kvscope.kv_plan import KvGroup
+from kvscope.kv_group import KvGroup
 from kvscope.plan.fields import Count, Gib, Label, Part, Real, Tokens
-from kvscope.plan.models import Model
 
 EVENT_BYTES, EVENT_BUFFERS = 32, 2  # of a recorded KV event; filled and emptied in turns
 
@@ -94,6 +93,54 @@ class ProfilerSettings(Part):
     name: Literal["auto", "nsys", "none"]
 
 
+class ChosenModel(Protocol):
+    """Sizes of the model that options may read; `kvscope.plan.models.Model` has all of them."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the configuration."""
+
+    @property
+    def family(self) -> str:
+        """The shape of its transformer blocks."""
+
+    @property
+    def dtype(self) -> str:
+        """The number type of its weights."""
+
+    @property
+    def hidden_size(self) -> int:
+        """Numbers of a token between layers."""
+
+    @property
+    def intermediate_size(self) -> int:
+        """Numbers of a token inside the MLP of a layer."""
+
+    @property
+    def head_size(self) -> int:
+        """Numbers of a token in an attention head."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids."""
+
+    @property
+    def layers_apart(self) -> int:
+        """Layers whose blocks have memory of their own: layers of other KV groups share it."""
+
+    @property
+    def keeps_latent(self) -> bool:
+        """Whether layers keep a latent in place of K and V."""
+
+    @property
+    def number_bytes(self) -> int:
+        """Bytes of a number in the model's dtype."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights in the model's dtype."""
+
+
 class ChosenDevice(Protocol):
     """Attributes of the device that other options may read (`kvscope.plan.device.Device`)."""
 
@@ -150,7 +197,7 @@ class Conditions(Protocol):
     """The view of an `Experiment` that devices, workloads and policies get."""
 
     @property
-    def model(self) -> Model:
+    def model(self) -> ChosenModel:
         """The model of the experiment."""
 
     @property

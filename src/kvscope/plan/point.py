@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kvscope.errors import BadInput
-from kvscope.plan.complaints import all_keys, format_value, mapping_keys, part_classes, suggestion
+from kvscope.plan.complaints import all_keys, mapping_keys, part_classes
 from kvscope.plan.composition import Composer, Config
 from kvscope.plan.demand import size_cache
 from kvscope.plan.experiment import Experiment, parse
 from kvscope.plan.expressions import resolve
 from kvscope.plan.sources import Location, fill_in
 from kvscope.plan.study import Grid, Settings
+from kvscope.plan.wording import format_value, suggestion
 from kvscope.plan.workload import Workload
 
 DEVICE_SETS = "sets"  # of a device's option file: defaults of other groups with this device

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
-from kvscope.kv_plan import KvGroup
+from kvscope.kv_group import KvGroup
 from kvscope.plan.fields import Label
 from kvscope.plan.option import Option
 from kvscope.plan.parts import Conditions

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from kvscope.kv_plan import unless_one_block_table
 from kvscope.plan import registry
 from kvscope.plan.fields import impossible
+from kvscope.plan.models import Model
 from kvscope.plan.parts import CacheSettings, Conditions, TracingSettings
 from kvscope.plan.tracers import INSTRUMENTED, PACKAGE, is_installed
 from kvscope.setting_values import VLLM_0_4_2
@@ -16,6 +17,10 @@ SIZES = CacheSettings.one_of
 
 class CompleteExperiment(Conditions, Protocol):
     """The view of an experiment that rules get."""
+
+    @property
+    def model(self) -> Model:
+        """The model of the experiment."""
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """Its parts by name."""

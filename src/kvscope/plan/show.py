@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from kvscope.plan import batches, together
-from kvscope.plan.complaints import format_value
 from kvscope.plan.grid import Plan
 from kvscope.plan.needs import GpuNeeds, gib, in_words
 from kvscope.plan.resources import machine_gib, minimum_gib
+from kvscope.plan.wording import format_value
 from kvscope.quantities import plural, rough_duration
 
 # What each experiment's run needs, by id: manifest.resources_of.

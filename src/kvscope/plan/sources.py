@@ -12,7 +12,7 @@ from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvscope.errors import BadInput
-from kvscope.files import sha256_of
+from kvscope.reading import sha256_of
 
 if TYPE_CHECKING:
     from kvscope.plan.workload import Workload

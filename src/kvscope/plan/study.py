@@ -12,12 +12,13 @@ from kvscope.errors import BadInput
 from kvscope.files import check_name
 from kvscope.layout import AD_HOC
 from kvscope.plan import documents, layers
-from kvscope.plan.complaints import format_value, suggestion, validation_message
+from kvscope.plan.complaints import validation_message
 from kvscope.plan.fields import Part, as_number
 from kvscope.plan.figures import Axes, Entry
 from kvscope.plan.levels import Levels
 from kvscope.plan.question import Question
 from kvscope.plan.repeats import RepeatsUntil
+from kvscope.plan.wording import format_value, suggestion
 
 # Values of dotted configuration keys, set together.
 Settings = dict[str, Any]

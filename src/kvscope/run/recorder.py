@@ -21,7 +21,8 @@ from kvscope.engine.recording import (
     ScheduledRequest,
     Transfer,
 )
-from kvscope.kv_plan import KvGroup, has_one_block_table
+from kvscope.kv_group import KvGroup
+from kvscope.kv_plan import has_one_block_table, held_blocks
 from kvscope.passes import DECODE, PREFILL, phase_of_tokens
 from kvscope.run_data import with_jobs
 from kvscope.sharing import BlockContent, Holders
@@ -59,7 +60,7 @@ class RepeatContext:
         if not self.kv_groups or has_one_block_table(self.kv_groups):
             return -(-tokens // self.block_size)
         context, room = np.array(context_tokens), np.array(tokens)
-        return int(sum(group.held_blocks(context, room) for group in self.kv_groups))
+        return int(sum(held_blocks(group, context, room) for group in self.kv_groups))
 
     def seconds(self, time_ns: int) -> float:
         """An instant of the host's clock as seconds since the repeat's start."""

@@ -28,7 +28,7 @@ from kvscope.engine.recording import Recording
 from kvscope.errors import BadInput, CannotWrite, KvscopeError
 from kvscope.files import write_json
 from kvscope.interval import half_width_share
-from kvscope.kv_plan import KvGroup
+from kvscope.kv_group import KvGroup
 from kvscope.plan.experiment import Experiment, load
 from kvscope.ranges import REPEAT, RUN, WARM_UP
 from kvscope.run import disturbance

@@ -7,6 +7,7 @@ from pydantic import Field, ValidationError
 from kvscope.api.devices import Device, Kernels, Speed
 from kvscope.api.errors import BadInput
 from kvscope.api.files import reading
+from kvscope.api.models import Model
 from kvscope.api.settings import Conditions, Label, fields, impossible
 from kvscope.api.words import time_sources
 from kvscope_model.hardware import hardware as data
@@ -122,7 +123,7 @@ class Modeled(ModeledHardware):
 
     def cost(self, hardware: Hardware, experiment: Conditions) -> OverflowCost:
         """What an experiment's passes and copies cost on some hardware, by the modeled kernels."""
-        today, model, width = self.kernels == "vllm", experiment.model, experiment.kv_width
+        today, model, width = self.kernels == "vllm", Model.of(experiment), experiment.kv_width
         prefix_kernel = experiment.batching.name == "chunked" and not today
         kind = FamilyCost if model.family == "hf" else PassCost
         return OverflowCost.of(experiment, kind(hardware, model, prefix_kernel, today, width))

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from kvscope.api.devices import Device, Kernels, Speed
+from kvscope.api.models import Model
 from kvscope.api.settings import Conditions, Label, fields, impossible
 from kvscope.api.tables import evidence as known
 from kvscope_model.device import ModeledHardware
@@ -152,7 +153,7 @@ class OffloadModeled(OffloadDevice, ModeledHardware):
 
     def needed_bytes(self, experiment: Conditions) -> float:
         """Weights, the device's part of the context, and staging buffers."""
-        model = experiment.model
+        model = Model.of(experiment)
         layer = Sizes.of(model).weight_bytes
         policy = self.offload_policy(experiment.cache_blocks * experiment.block_bytes)
         weights = model.weight_bytes - (max(0, model.layers - 2) * layer if policy.streamed else 0)
@@ -160,10 +161,11 @@ class OffloadModeled(OffloadDevice, ModeledHardware):
 
     def _staging_bytes(self, policy: OffloadPolicy, experiment: Conditions) -> float:
         """Of the longest requests, as many as a mini-batch may have."""
-        sizes, longest = Sizes.of(experiment.model), experiment.engine.max_model_len
+        model, longest = Model.of(experiment), experiment.engine.max_model_len
+        sizes = Sizes.of(model)
         requests = experiment.engine.max_num_seqs
         if not policy.host_cache:
-            request_bytes = longest * sizes.kv_bytes * experiment.model.layers
+            request_bytes = longest * sizes.kv_bytes * model.layers
             requests = int(policy.device_bytes // request_bytes)
         count = -(-requests // policy.minibatches)
         return policy.schedule.buffers * count * longest * (sizes.kv_bytes + sizes.activation_bytes)

@@ -72,10 +72,11 @@ def modeled_engine(
     experiment: Conditions, device: ModeledGpu, clock: VirtualClock
 ) -> ModeledEngine:
     """The engine of an experiment on a clock."""
+    model = Model.of(experiment)
     return ModeledEngine(
-        experiment.model,
+        model,
         device.offload_policy(experiment.cache_blocks * experiment.block_bytes),
-        CostModel.of_hardware(experiment.model, device.numbers),
+        CostModel.of_hardware(model, device.numbers),
         experiment.cache.block_size,
         clock,
     )

@@ -8,6 +8,7 @@ from kvscope.analyse.oracles.run_tables import RunTables, bad_rows
 from kvscope.analyse.oracles.settings import differing
 from kvscope.analyse.planned import experiment_of
 from kvscope.kv_kinds import kind_of
+from kvscope.kv_plan import keeps_state
 from kvscope.oracle import Violations
 
 
@@ -43,6 +44,6 @@ def groups_differ(run: RunTables) -> Violations:
     """
     asked = experiment_of(run.records)
     longest = asked.engine.max_model_len
-    due = [replace(of, block_tokens=longest) if of.state else of for of in asked.kv_groups]
+    due = [replace(of, block_tokens=longest) if keeps_state(of) else of for of in asked.kv_groups]
     found, expected = (sorted(map(str, groups)) for groups in (run.kv_groups, due))
     return differing([("KV groups", found, expected)])

@@ -12,7 +12,8 @@ import pandas as pd
 from kvscope.analyse.run_view import RunView
 from kvscope.arraytypes import Bools, Int64s, Ints
 from kvscope.evidence import JOBS, PREFIXES
-from kvscope.kv_plan import KvGroup, has_one_block_table
+from kvscope.kv_group import KvGroup
+from kvscope.kv_plan import has_one_block_table
 from kvscope.oracle import NONE, Violations
 from kvscope.run_data import of_repeat
 from kvscope.runschema import OTHER_CLOCKS, EngineRecord, ServerRecord

@@ -9,7 +9,7 @@ from kvscope.collect.nsys.export import NsysExport
 from kvscope.collect.nsys.gpu_work import GpuWork
 from kvscope.collect.nsys.nvtx import NvtxRanges
 from kvscope.collect.table_writer import write_batches
-from kvscope.files import sha256_of
+from kvscope.reading import sha256_of
 from kvscope.tables import CUDA_API, GPU_KERNELS, GPU_MEMCPYS, NSYS_TABLES, NVTX_RANGES
 
 

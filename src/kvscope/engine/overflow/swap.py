@@ -5,7 +5,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from kvscope.actions import SWAP, Action
 from kvscope.engine.overflow.policy import OverflowPolicy, Victim
-from kvscope.kv_plan import KvGroup, unless_movable
+from kvscope.kv_group import KvGroup
+from kvscope.kv_plan import unless_movable
 from kvscope.plan.fields import GIB, Count, Gib, Label, impossible
 from kvscope.plan.parts import Conditions
 from kvscope.plan.policy import HostPools

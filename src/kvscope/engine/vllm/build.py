@@ -29,8 +29,9 @@ from kvscope.engine.vllm.run_recorder import RunRecorder
 from kvscope.engine.vllm.scheduler import PolicyScheduler
 from kvscope.engine.vllm.weights import LOAD_FORMAT
 from kvscope.errors import BadInput, KvscopeError
+from kvscope.kv_group import KvGroup
 from kvscope.kv_kinds import by_vllm_name
-from kvscope.kv_plan import KvGroup
+from kvscope.kv_plan import keeps_state
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.option import Option
 from kvscope.setting_values import VLLM_0_4_2
@@ -208,7 +209,7 @@ def check_groups(groups: Sequence[KvGroup], experiment: Experiment) -> None:
                 f"model={model} has a KV group of {group.kind}, of which kvscope does not know "
                 f"what a request holds; it knows {', '.join(by_vllm_name())}"
             )
-    sizes = {group.block_tokens for group in groups if not group.state}
+    sizes = {group.block_tokens for group in groups if not keeps_state(group)}
     if sizes - {cache.block_size}:
         raise BadInput(
             f"cache.block_size is {cache.block_size}, but vLLM takes blocks of "

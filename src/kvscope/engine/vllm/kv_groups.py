@@ -13,8 +13,9 @@ from vllm.v1.kv_cache_interface import (
 
 from kvscope.engine.vllm.versions import described_as_now
 from kvscope.errors import BadInput
+from kvscope.kv_group import KvGroup
 from kvscope.kv_kinds import kind_of
-from kvscope.kv_plan import KvGroup, unless_movable, unless_one_block_table
+from kvscope.kv_plan import unless_movable, unless_one_block_table
 
 NULL = 0
 """vLLM's null block, which no request holds."""

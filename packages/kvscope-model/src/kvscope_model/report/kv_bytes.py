@@ -88,7 +88,9 @@ class Losses:
         own = {"vllm": self.vllm, "hardware": self.hardware_name}
         plan = {k: v for k, v in asdict(self.plan).items() if k not in ("held", "attention")}
         plan |= {"block_bytes": self.plan.block_bytes}
-        plan["groups"] = [asdict(one) | {"state": one.state} for one in self.plan.groups]
+        plan["groups"] = [
+            asdict(one) | {"state": kv_plan.keeps_state(one)} for one in self.plan.groups
+        ]
         return own | plan | {"requests": requests, "links": links}
 
     def _request(self, tokens: int) -> dict[str, Any]:
@@ -141,7 +143,7 @@ class Losses:
             window = f"{group.window_tokens:,}" if group.window_tokens else ""
             name = f"{count} × {group.kind}" if count > 1 else group.kind
             sizes = (group.useful_bytes, group.padded_bytes, self.plan.block_bytes)
-            tokens = "a state" if group.state else f"{group.block_tokens:,}"
+            tokens = "a state" if kv_plan.keeps_state(group) else f"{group.block_tokens:,}"
             yield [name, str(group.layers), tokens, window, *(f"{size:,}" for size in sizes)]
 
     def _request_rows(self) -> Iterator[list[str]]:

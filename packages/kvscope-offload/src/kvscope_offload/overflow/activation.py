@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from kvscope.api.models import Model
 from kvscope.api.policies import overflow
 from kvscope.api.settings import Conditions, impossible
 from kvscope.api.tables import actions
@@ -38,7 +39,7 @@ class Activation(Saving):
 
     def pool_block_bytes(self, experiment: Conditions) -> int:
         """Bytes of the activations of a block's tokens."""
-        return experiment.cache.block_size * experiment.model.activation_bytes_per_token
+        return experiment.cache.block_size * Model.of(experiment).activation_bytes_per_token
 
     def staging_bytes(self, experiment: Conditions) -> int:
         """The inputs of attention of a pass."""
@@ -46,7 +47,7 @@ class Activation(Saving):
 
     def check(self, experiment: Conditions) -> None:
         """Refuse a model whose activations are larger than its K and V."""
-        model = experiment.model
+        model = Model.of(experiment)
         ours, theirs = model.activation_bytes_per_token, model.kv_bytes_per_token
         if ours > theirs:
             raise impossible(

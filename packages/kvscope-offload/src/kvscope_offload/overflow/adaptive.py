@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import Field, PrivateAttr
 
+from kvscope.api.models import Model
 from kvscope.api.policies import overflow
 from kvscope.api.settings import Conditions, Label, fields, impossible
 from kvscope.api.tables import actions
@@ -92,7 +93,7 @@ class Adaptive(Saving):
         more of recomputing a request of half the longest length, of which half is its prompt, by
         the part of it that the memory holds.
         """
-        block_size, model = experiment.cache.block_size, experiment.model
+        block_size, model = experiment.cache.block_size, Model.of(experiment)
         both = Pools(experiment.block_bytes, block_size * model.activation_bytes_per_token)
         if both.activations > both.kv:
             return both._replace(activations=0)

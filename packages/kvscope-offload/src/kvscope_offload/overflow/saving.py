@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
+from kvscope.api.models import Model
 from kvscope.api.policies import overflow
 from kvscope.api.settings import Conditions
 from kvscope.api.tables import actions, kv_plan
@@ -26,7 +27,7 @@ class Saving(overflow.Swap):
     def noted_bytes(self, experiment: Conditions) -> int:
         """Bytes of the inputs of attention of a pass, over all layers: noted, and in one piece."""
         tokens = experiment.engine.max_num_batched_tokens
-        return NOTED * tokens * experiment.model.activation_bytes_per_token
+        return NOTED * tokens * Model.of(experiment).activation_bytes_per_token
 
     def saves(self, outlook: Outlook) -> bool:
         """Whether the activations of a request that begins are written through, if there is a pool.

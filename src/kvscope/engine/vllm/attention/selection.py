@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kvscope.engine.vllm.connectors.worker import worker_tier
-from kvscope.kv_plan import KvGroup, layers_apart
+from kvscope.kv_group import KvGroup
+from kvscope.kv_plan import layers_apart
 from kvscope.plan.experiment import Experiment
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from kvscope.engine.vllm.connectors import copies
 from kvscope.engine.vllm.connectors.virtual import VirtualWorker
 from kvscope.engine.vllm.kv_groups import groups_of, in_order, require_movable
 from kvscope.errors import BadInput
-from kvscope.kv_plan import has_one_block_table
+from kvscope.kv_plan import has_one_block_table, held_blocks
 
 if TYPE_CHECKING:
     from kvscope.engine.devices.platform import Platform
@@ -151,7 +151,7 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA, HostTier):
     def has_room(self, tokens: int) -> bool:
         """Whether the pool has room for K and V of a request's tokens."""
         context = np.array(tokens)
-        needed = sum(group.held_blocks(context, context) for group in self.groups)
+        needed = sum(held_blocks(group, context, context) for group in self.groups)
         return bool(needed <= self.pool.free)
 
     def keep(self, action: Action, request_id: str, tokens: int, blocks: VictimBlocks) -> bool:
