@@ -1,5 +1,6 @@
 # make demo    install what is needed here and run the quickstart study
-# make test    install what is needed here and run the tests
+# make test    install what is needed here and run the tests; of packages those that differ from
+#              the branch's upstream      SINCE=COMMIT from another commit; SINCE= of all packages
 #
 # make test-all    all tests; make test-rest those that `make test` leaves out, but of large
 #                  matrices a part
@@ -34,9 +35,11 @@ demo: env try-nsys
 	@echo "The page: results/studies/quickstart/report.html"
 
 # Three workers for two cores: tests of batch systems mostly wait.
-# Of how many tests, the slowest, the time is printed; 0: of all.
+# Of how many tests, the slowest, the time is printed; 0: of all. The tests of packages that do not
+# differ from SINCE are left to `make test-rest`.
 DURATIONS ?= 10
-PYTEST = pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=$(DURATIONS) --durations-min=0.5
+SINCE ?= @{upstream}
+PYTEST = pytest --since "$(SINCE)" -n 3 --dist loadfile --no-loadscope-reorder --durations=$(DURATIONS) --durations-min=0.5
 
 test: env-dev try-nsys
 	$(IN_PLACE) $(PYTEST) -m "not thorough"
