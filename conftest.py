@@ -21,6 +21,7 @@ ROOT = Path(__file__).parent
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--since COMMIT` of the Makefile."""
     parser.getgroup("kvscope").addoption(
         "--since",
         metavar="COMMIT",
