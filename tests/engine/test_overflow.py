@@ -84,9 +84,14 @@ def test_a_pool_of_two_blocks_recomputes_whom_it_cannot_hold(run: Runner):
 
 
 @pytest.mark.parametrize(
-    ("size", "policy"), [(1, "swap"), (2, "swap"), (16, "swap"), (2, "activation")]
+    ("size", "policy"),
+    [
+        (1, "swap"),
+        pytest.param(2, "swap", marks=pytest.mark.representative),
+        (16, "swap"),
+        (2, "activation"),
+    ],
 )
-@pytest.mark.representative
 def test_small_blocks_give_the_same_tokens(run: Runner, size: int, policy: str):
     blocks = f"cache.blocks={13 * 32 // size}"
     own = (f"cache.block_size={size}", "engine.attention=paged", "repeats=1")

@@ -84,7 +84,6 @@ def uncomputed(seeds: range, forgets: bool) -> int:
     return len(uncomputed_blocks(seeds, forgets))
 
 
-@pytest.mark.representative
 def test_a_block_that_no_pass_fills_is_not_left_in_the_cache(warm: Warm):
     """vLLM leaves it there where the schedule that had a request fill a block preempts it."""
     assert warm.call(uncomputed, range(40), True) == 0

@@ -52,6 +52,7 @@ def metrics_of(run) -> pd.DataFrame:
     return table.set_index("metric")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_table_fits_into_80_columns_whatever_the_terminal_is(runs, capsys, monkeypatch):
     text = printed(capsys, *runs)

@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from pkgutil import iter_modules
 
@@ -23,9 +24,19 @@ LIGHT = ("commands", "errors", "files", "recording", "servers", "words")
 """Faces that are imported whenever `kvscope` starts, or in a server that is recorded."""
 
 
-def imports(path: Path) -> Iterator[tuple[str, str]]:
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imports(path: Path) -> tuple[tuple[str, str], ...]:
     """Module and name of all that a file imports of kvscope, for type checkers and in functions."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found = [(node.module, alias.name) for alias in node.names]
         elif isinstance(node, ast.Import):
@@ -72,7 +83,7 @@ def test_a_face_has_no_name_that_no_package_imports(face: str) -> None:
 
 def attributes(path: Path) -> Iterator[tuple[str, str]]:
     """Face and attribute of what a file takes of the modules that a face has as names."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     known = {
         alias.asname or alias.name: node.module.rpartition(".")[2]
         for node in ast.walk(tree)
@@ -94,6 +105,7 @@ def test_what_a_package_takes_of_a_module_is_in_the_docstring_of_its_face(packag
         assert table or f"`{name}`" in str(ast.get_docstring(source(face))), f"{face}: {name}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("face", sorted({*FACES} - OF_VLLM))
 def test_importing_a_face_costs_no_more_than_its_names(face: str) -> None:
     heavy = {"torch", "vllm"}

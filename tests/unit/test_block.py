@@ -5,7 +5,7 @@ from collections.abc import Container
 from typing import cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvscope import rounds
@@ -84,6 +84,7 @@ def test_rounds_end_after_the_least_if_the_comparison_is_as_narrow_as_wanted(clo
     assert [*group.served["a"]] == [*range(5)]
 
 
+@settings(max_examples=8)  # one may take a thousand rounds
 @given(st.floats(0.02, 0.5))
 def test_rounds_go_on_until_the_comparison_is_as_narrow_as_wanted(until):
     with pytest.MonkeyPatch.context() as patch:

@@ -102,6 +102,7 @@ def renumbered(file: NsysFile) -> dict[int, int]:
     return {row: place for place, (row,) in enumerate(rows)}
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @given(PROGRAMS)
 def test_kernels_and_ranges_are_where_sql_finds_them(

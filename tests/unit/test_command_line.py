@@ -171,6 +171,7 @@ main(["submit", "model=tiny-llama", "--cluster", "local", "--results", "results"
 """
 
 
+@pytest.mark.thorough
 def test_what_submit_says_is_in_a_file_at_once(tmp_path: Path) -> None:
     buffered = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
     with (tmp_path / "log").open("w") as log:

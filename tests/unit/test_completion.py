@@ -68,6 +68,7 @@ def test_options(here: Path) -> None:
     assert set(complete("kvscope run --", here)) >= {"--help", "--out", "--force", "--config-dir"}
 
 
+@pytest.mark.thorough
 def test_studies_of_all_layers(here: Path) -> None:
     shipped = set(layers.options(CONFIG, "study"))
     assert set(complete("kvscope plan study=", here)) == shipped | {"mine"}
@@ -76,12 +77,14 @@ def test_studies_of_all_layers(here: Path) -> None:
     assert set(elsewhere) == shipped
 
 
+@pytest.mark.thorough
 def test_options_of_groups(here: Path) -> None:
     assert set(complete("kvscope plan model=", here)) == {*layers.options(CONFIG, "model"), "mine"}
     assert "chunked" in complete("kvscope run seed=3 batching=", here)
     assert complete("kvscope plan model=mine,tiny-o", here) == ["mine,tiny-opt"]
 
 
+@pytest.mark.thorough
 def test_keys_and_the_values_that_are_few(here: Path) -> None:
     assert complete("kvscope plan cache.bl", here) == ["cache.block_size=", "cache.blocks="]
     assert complete("kvscope plan st", here) == ["study="]
@@ -92,6 +95,7 @@ def test_keys_and_the_values_that_are_few(here: Path) -> None:
     assert "workload.name=" not in complete("kvscope plan work", here)
 
 
+@pytest.mark.thorough
 def test_runs_and_planned_studies(here: Path) -> None:
     for command in ("check", "analyse", "collect"):
         assert set(complete(f"kvscope {command} ", here)) == {"results/experiments/one", "tried"}
@@ -112,6 +116,7 @@ def test_kinds_of_imports(here: Path) -> None:
     assert complete("kvscope import ", here) == [*importer.kinds()]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("line", ["kvscope plan study=", "kvscope run ca", "kvscope report "])
 def test_nothing_heavy_is_imported(line: str, here: Path) -> None:
     listed = ask(line, here, PYTHONPROFILEIMPORTTIME="1").stderr

@@ -100,6 +100,7 @@ RAN = st.builds(
 WRITTEN = st.lists(st.floats(NOW_S - 10**7, NOW_S + 10**7), min_size=1, max_size=3)
 
 
+@pytest.mark.thorough
 @given(st.lists(RAN, min_size=1, max_size=4), WRITTEN)
 def test_times_are_in_order_whenever_runs_and_report_were_made(
     tmp_path_factory: pytest.TempPathFactory, runs: list[Ran], written_s: list[float]

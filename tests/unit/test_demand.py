@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvscope.errors import BadInput
@@ -21,6 +21,7 @@ def planned(*overrides: str, workload: str = "zipf") -> Experiment:
     return one.experiment
 
 
+@settings(max_examples=10)  # each composes an experiment
 @given(ratio=st.floats(0.5, 8.0), seed=st.integers(0, 9), size=st.sampled_from([16, 64]))
 def test_the_cache_has_the_blocks_of_all_requests_over_the_ratio(
     ratio: float, seed: int, size: int
@@ -34,6 +35,7 @@ def test_the_cache_has_the_blocks_of_all_requests_over_the_ratio(
 @pytest.mark.parametrize(
     "model", ["tiny-gqa", "tiny-window", "tiny-interleaved", "tiny-chunked", "tiny-hybrid"]
 )
+@settings(max_examples=6)
 @given(seed=st.integers(0, 9), size=st.sampled_from([32, 96]))
 def test_a_request_counts_with_the_most_blocks_of_all_kv_groups(
     model: str, seed: int, size: int

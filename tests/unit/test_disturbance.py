@@ -431,6 +431,7 @@ busy.wait()
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("leaves", "is_neighbour"), [("", True), ("env -u PACK_DIRECTORY", False)])
 def test_a_member_of_a_pack_knows_the_others_by_what_the_pack_starts(
     tmp_path: Path, require: Require, leaves: str, is_neighbour: bool

@@ -113,6 +113,7 @@ class TestPackages:
         assert found.endswith(f", and {100 - found.count('p')} more")
 
 
+@pytest.mark.thorough
 def test_where_only_the_standard_library_is_left_the_doctor_still_speaks():
     """Python runs without its site-packages, so every other import of the doctor's would fail."""
     source = str(Path(kvscope.__file__).parents[1])
@@ -257,6 +258,7 @@ class TestSchedulers:
         program(path / command, words.format(version))
         assert doctor.schedulers_check().found.endswith(f"({version})")
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("command", ["sbatch", "qsub"])
     @pytest.mark.parametrize("stream", [1, 2])
     @pytest.mark.parametrize("code", [0, 1, 2, 127])

@@ -41,6 +41,7 @@ def test_every_key_is_walked_or_left_out_for_a_reason() -> None:
     assert keys - seen - LEFT_OUT.keys() == set()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("workload", "key"), [(name, key) for name, keys in IN_REQUESTS.items() for key in keys]
 )

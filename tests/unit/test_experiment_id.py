@@ -91,6 +91,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", ["results/experiments/{}", "mine"])
 def test_settings_of_another_experiment_are_refused_by_every_reader(
     place: str, tmp_path: Path

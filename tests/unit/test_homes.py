@@ -46,6 +46,7 @@ def said(command: list[str], **variables: str) -> str:
     return done.stderr.splitlines()[-1]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize(("variable", "below"), [("XDG_CACHE_HOME", ""), ("HOME", ".cache/")])
 def test_snakemake_names_its_cache(place: tuple[Path, str], variable: str, below: str):

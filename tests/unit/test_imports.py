@@ -18,6 +18,7 @@ ROOM = SOURCE / "engine" / "vllm"
 VLLMS = re.compile(r"^vllm(\.\w+)+([.:]\w+)*$|^\s*(from|import) vllm\b", re.M)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "module",
     [

@@ -209,12 +209,14 @@ def answer(machine: Machine, *words: str) -> tuple[int, str, str]:
     return code, *tuple(said)[1:]  # type: ignore[return-value]
 
 
+@pytest.mark.thorough
 def test_it_is_planned_there(machine: Machine) -> None:
     code, out, _ = answer(machine, *PLAN)
     assert code == EXIT_DONE
     assert ("1 experiment on device=cpu" in out) == (machine.encoding is not None)
 
 
+@pytest.mark.thorough
 def test_the_doctor_has_a_line_for_each_check_there(machine: Machine) -> None:
     code, out, error = answer(machine, "doctor")
     assert code in (EXIT_DONE, EXIT_FAILED)
@@ -223,6 +225,7 @@ def test_the_doctor_has_a_line_for_each_check_there(machine: Machine) -> None:
     assert error == ""
 
 
+@pytest.mark.thorough
 def test_its_memory_and_its_load_are_known_or_null(machine: Machine) -> None:
     gib = resources.machine_gib()
     assert isfinite(gib)

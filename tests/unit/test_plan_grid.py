@@ -44,6 +44,7 @@ def test_without_study_and_overrides_there_is_one_experiment_the_defaults() -> N
     assert planned.label == planned.experiment.slug
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("study", sorted(p.stem for p in (CONFIG / "study").glob("*.yaml")))
 def test_every_shipped_study_can_be_planned(study: str) -> None:
     plan = expand(study, [], CONFIG)
@@ -51,6 +52,7 @@ def test_every_shipped_study_can_be_planned(study: str) -> None:
     assert len({planned.label for planned in plan.experiments}) == len(plan.experiments)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_every_option_of_every_group_can_be_planned(tmp_path: Path) -> None:
     (tmp_path / "x.csv").touch()
@@ -269,6 +271,7 @@ THOUSAND = [
 ]
 
 
+@pytest.mark.thorough
 def test_a_thousand_experiments_are_planned_without_torch_or_vllm() -> None:
     code = (
         "import sys; from pathlib import Path; from kvscope.plan.grid import expand;"

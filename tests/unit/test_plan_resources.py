@@ -152,6 +152,7 @@ def test_a_plan_for_another_machine_is_made_with_a_warning(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.thorough
 def test_the_largest_workload_is_planned_without_building_it(tmp_path: Path) -> None:
     """In a process that may take 1 GiB: the requests would take more."""
     program = (

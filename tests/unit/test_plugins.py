@@ -132,6 +132,7 @@ def test_files_of_a_kind_that_a_package_recognises_are_collected(
     assert "has files of again and packed, collectors of installed" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_a_page_stands_beside_the_report_and_its_tables_are_checked(tmp_path: Path) -> None:
     results = write_study(tmp_path, [Fake({"seed": 1})])
     written = report(["fake"], results, None)

@@ -40,7 +40,7 @@ from tests.run_records import facts_of
 
 from .report_fixture import Fake, write_study
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 FAKES = [
     Fake({"cache.blocks": 96}, stall=False, noise=0.002, source=REHEARSED),

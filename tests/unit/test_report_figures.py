@@ -32,7 +32,7 @@ from .kv_access_fixture import Served, write_traced_run
 from .marks import draw, marks_of, own_figures, streams
 from .report_fixture import Fake, batching_study, overflow_study, write_study
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 SERIES = {
     "recompute",

@@ -8,6 +8,7 @@ from statistics import geometric_mean
 import pandas as pd
 import pytest
 from hypothesis import given as with_
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from kvscope import tables
@@ -301,6 +302,7 @@ def test_one_count_of_0_does_not_make_a_mean_of_minus_100_percent():
     ]
 
 
+@settings(max_examples=20)
 @with_(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=6))
 def test_counts_with_zeros_are_compared_without_loss(counts):
     found = rows(counted(*counts), "preemptions")

@@ -268,6 +268,7 @@ def page_on(device: str, place: Path) -> str:
     return report(["fake"], place, None).read_text(encoding="utf-8")
 
 
+@pytest.mark.thorough
 def test_measured_times_are_called_measured_and_modeled_ones_modeled(html, tmp_path):
     assert '<span class="badge measured">measured</span>' in html
     modeled = page_on("modeled", tmp_path)
@@ -276,6 +277,7 @@ def test_measured_times_are_called_measured_and_modeled_ones_modeled(html, tmp_p
     assert Dry.caveat not in html + modeled
 
 
+@pytest.mark.thorough
 def test_a_page_of_the_dry_device_says_that_its_times_mean_nothing(tmp_path):
     assert f'<p class="modeled-note">{Dry.caveat}</p>' in page_on("dry", tmp_path)
 

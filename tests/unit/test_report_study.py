@@ -142,6 +142,7 @@ def test_every_figure_is_drawn_as_pdf_and_png(out, name):
         assert len(set(image.convert("L").tobytes())) > 10
 
 
+@pytest.mark.thorough
 def test_the_same_tables_give_the_same_figures(results, out, tmp_path):
     again = report(["fake"], results, tmp_path).parent
     for path in (out / "figures").iterdir():
@@ -173,6 +174,7 @@ def states(page) -> dict[str, str]:
     return dict(zip(found["id"], found["status"], strict=True))
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("one_figure")
 def test_a_study_that_is_not_finished_has_no_page_where_a_finished_one_has_it(tmp_path):
     write_study(tmp_path, [ROOMY, SCARCE])
@@ -190,6 +192,7 @@ def test_a_study_that_is_not_finished_has_no_page_where_a_finished_one_has_it(tm
     assert not (home / "unfinished").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("one_figure")
 def test_a_complete_run_without_metrics_is_named_with_what_to_do(tmp_path, capsys):
     write_study(tmp_path, [ROOMY, SCARCE])
@@ -205,6 +208,7 @@ def test_a_complete_run_without_metrics_is_named_with_what_to_do(tmp_path, capsy
     assert states(page) == {ROOMY.id: "complete", SCARCE.id: "not analysed"}
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("one_figure")
 def test_metrics_of_another_measurement_are_refused_by_name(tmp_path, capsys):
     write_study(tmp_path, [ROOMY, SCARCE])
@@ -218,6 +222,7 @@ def test_metrics_of_another_measurement_are_refused_by_name(tmp_path, capsys):
     assert [c for c in check_run(run) if "another measurement" in c]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("one_figure")
 @pytest.mark.parametrize("name", ["steps.parquet", "workload.parquet", "experiment.yaml"])
 def test_a_run_with_a_changed_file_is_refused_by_name(name, tmp_path, capsys):
@@ -338,6 +343,7 @@ def test_a_named_pipe_in_a_runs_directory_keeps_nobody_waiting(name, tmp_path):
     assert load([str(run)], tmp_path).runs[0].status != "complete"
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("one_figure")
 @pytest.mark.parametrize(
     ("name", "why"),

@@ -16,6 +16,8 @@ from kvscope.report.not_modeled import is_ample, lacks_submission
 
 from .report_fixture import Fake, write_study
 
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
+
 ROOMS = (6, 12, 48)
 RIVALS = (  # in these rooms
     ("large blocks, recompute", "large blocks, swap"),
@@ -69,7 +71,6 @@ def test_the_margin_is_the_gain_over_the_base(study: StudyData) -> None:
         assert math.isclose(shown, 100 * (found["swap"] / found["recompute"] - 1), abs_tol=1)
 
 
-@pytest.mark.thorough
 def test_seeds_are_compared_pair_by_pair(tmp_path: Path) -> None:
     """Requests of one seed take up to four times as long as of another, with either policy."""
     gains = {16: (2.0, 2.0, 2.0), 24: (2.0, 0.9, 1.0)}  # of swap, by room and seed

@@ -260,6 +260,7 @@ def at_least(share: float, trials: int) -> float:
     return share - 2 * math.sqrt(share * (1 - share) / trials)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rounds", [5, 10, 20])
 @pytest.mark.parametrize(
     ("experiments", "loops", "stalls"),
@@ -274,6 +275,7 @@ def test_intervals_cover_the_truth(rounds: int, experiments: int, loops: int, st
     assert found.covered(0, experiments - 1) >= at_least(0.94, trials)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rounds", [5, 10, 20])
 def test_an_experiment_that_varies_more_than_the_others_is_covered_as_well(rounds: int):
     """So it is not where all are taken to vary alike."""

@@ -182,6 +182,7 @@ def possible(chosen: dict[str, Any]) -> bool:
     return True
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @given(st.sampled_from(SET), st.data())
 def test_what_the_planner_takes_is_valid(

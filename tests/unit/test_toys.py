@@ -80,6 +80,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("overrides", "sentence"), REFUSED, ids=str)
 def test_what_cannot_work_is_refused(overrides: list[str], sentence: str) -> None:
     words = {word.partition("=")[0]: word for word in (*WORDS, *overrides)}
@@ -143,6 +144,7 @@ def test_a_figure_that_fails_is_named_with_its_package(monkeypatch: pytest.Monke
         figures.draw_figure(StudyData("s", "", "", (), ()), "tokens_a_request")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", registry.KINDS)
 def test_planning_and_supervising_load_no_vllm(kind: str) -> None:
     program = (

@@ -40,6 +40,7 @@ def kvscope(place: Path, version: str, *words: str) -> subprocess.CompletedProce
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("version", "device"),
     [
