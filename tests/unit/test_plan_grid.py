@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvscope.errors import BadInput
+from kvscope.plan import layers
 from kvscope.plan.composition import Composer
 from kvscope.plan.grid import Plan, expand
 from kvscope.plan.manifest import split_study
@@ -45,7 +46,7 @@ def test_without_study_and_overrides_there_is_one_experiment_the_defaults() -> N
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("study", sorted(p.stem for p in (CONFIG / "study").glob("*.yaml")))
+@pytest.mark.parametrize("study", sorted(layers.options(CONFIG, "study")))
 def test_every_shipped_study_can_be_planned(study: str) -> None:
     plan = expand(study, [], CONFIG)
     assert len(plan.experiments) > 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kvscope import cli
 from kvscope.errors import EXIT_BAD_INPUT, BadInput
-from kvscope.plan import documents, overrides, study
+from kvscope.plan import documents, layers, overrides, study
 from kvscope.plan.experiment import load
 from kvscope.plan.grid import expand
 from kvscope.plan.policy import Overflow
@@ -114,7 +114,8 @@ def test_what_is_no_experiment_is_refused_by_its_file(content: str, tmp_path: Pa
         load(tmp_path / "experiment.yaml")
 
 
-STUDIES = [documents.load(path) for path in sorted((CONFIG / "study").glob("*-cpu.yaml"))] + [
+INSTALLED = layers.options(CONFIG, "study")
+STUDIES = [documents.load(path) for name, path in INSTALLED.items() if name.endswith("-cpu")] + [
     {
         "title": "T",
         "grids": [

@@ -53,12 +53,12 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
         r"(README|docs/RECORDING)\.md kvscope (record|watch|collect|analyse|check|explain|report|"
         r"replay) .*recording.*",
         None,
-        "needs a server; tests/engine/test_record.py records one",
+        "needs a server; kvscope-record/tests/engine records one",
     ),
     (
         r"docs/RECORDING\.md (kvscope plan|snakemake .+) study=mine.*",
         None,
-        "needs the study of a recording; tests/unit/test_replay.py plans one",
+        "needs the study of a recording; kvscope-record/tests/unit/test_replay.py plans one",
     ),
     (
         r"docs/POLARIS\.md .+",

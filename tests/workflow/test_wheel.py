@@ -261,7 +261,7 @@ def test_studies_come_with_the_packages_that_extend_kvscope(
 ) -> None:
     refused = installed.run("kvscope", "plan", f"study={study}")
     assert refused.returncode == 2
-    assert f"study is '{study}' but must be one of access-cpu" in refused.stderr
+    assert f"study is '{study}' but must be one of " in refused.stderr
     here = expand(study, [], SHIPPED_CONFIG).experiments
     there = json.loads(extended.kvscope("plan", f"study={study}", "--json"))
     assert [one["id"] for one in there] == [planned.experiment.id for planned in here]

@@ -13,7 +13,7 @@ class Uses(NamedTuple):
     """Uses that a release has been tested for."""
 
     recordings: bool
-    """`kvscope record` records its servers: tests/engine/test_record.py."""
+    """`kvscope record` records its servers: `make test-versions`."""
     schedules: bool = False
     """It schedules where nothing is computed: devices without a worker, and `kvscope bytes`."""
     engines: bool = False

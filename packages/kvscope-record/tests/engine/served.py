@@ -1,6 +1,6 @@
 """Serves requests by vLLM, one engine after another, and says what came out of each.
 
-    python -m tests.engine.served MODEL RESULTS
+    python served.py MODEL RESULTS
 
 Standard input has a JSON list of engines: settings of `EngineArgs`, and under `record` where each
 is recorded, or null; under `more_bytes`, if it is there, how much longer the recording may become

@@ -10,6 +10,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import test_replayed_passes
+from served import ABORTED, REQUESTS, lengths
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
@@ -27,14 +29,11 @@ from kvscope_record.glance import look
 from kvscope_record.records import Scheduled
 from kvscope_record.study import write_study
 from kvscope_record.window import read_window
+from tests.conftest import Require
+from tests.engine.conftest import ROOT, kvscope
+from tests.engine.forged_runs import Forgery, found
+from tests.engine.other_vllm import pinned, python_of
 from tests.warm import Warm
-
-from ..conftest import Require
-from . import test_replay
-from .conftest import ROOT, kvscope
-from .forged_runs import Forgery, found
-from .other_vllm import pinned, python_of
-from .served import ABORTED, REQUESTS, lengths
 
 pytestmark = [pytest.mark.engine, pytest.mark.thorough]
 
@@ -136,7 +135,7 @@ def served(python: str, tmp_path_factory: pytest.TempPathFactory) -> Served:
             engines[way] = own
     ended = subprocess.run(
         [
-            *(python, "-m", "tests.engine.served"),
+            *(python, str(Path(__file__).with_name("served.py"))),
             *(str(place / "model"), str(place / "results.json")),
         ],
         input=json.dumps([*engines.values()]),
@@ -216,7 +215,8 @@ def test_its_study_has_every_pass_where_requests_come_before_the_same_ones(
     recording = replayed.read(read_window(served.directory / way)).recording
     write_study(served.directory / way, tmp_path / "study" / "again.yaml", "h100", "tiny-llama")
     (again,) = expand("again", ["workload.arrival=passes"], tmp_path).experiments
-    assert warm.call(test_replay.served, again.experiment) == test_replay.passes_of(recording)
+    passes = warm.call(test_replayed_passes.served, again.experiment)
+    assert passes == test_replayed_passes.passes_of(recording)
 
 
 def test_scheduling_is_as_it_was_asked_for(served: Served):

@@ -19,7 +19,7 @@ from kvscope.runfile import NSYS_EXPORT, NSYS_REPORT
 
 pytestmark = [pytest.mark.nsys, pytest.mark.engine, pytest.mark.thorough]
 
-CONFIG = Path(__file__).parents[2] / "config"
+CONFIG = Path(__file__).parents[4] / "config"
 SECRET, WORD = "hunter2-is-no-password", "--api-key=hunter3"
 SERVER = """
 import os, signal, sys

@@ -15,9 +15,8 @@ pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope_record.study import write_study
+from tests.engine.conftest import ROOT, Silent
 from tests.warm import Warm
-
-from .conftest import ROOT, Silent
 
 pytestmark = [pytest.mark.engine, pytest.mark.thorough]
 

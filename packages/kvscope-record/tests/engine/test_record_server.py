@@ -17,14 +17,14 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 pytest.importorskip("uvicorn", reason="vLLM's server is not here; run `make env`")
 
+from http_server import HttpServer, make_model, serving
+from served import ABORTED, REQUESTS, lengths
+
 from kvscope.analyse.check import check_run
 from kvscope.analyse.experiment import analyse
 from kvscope_record import lock
 from kvscope_record.segments import segment_paths
-
-from .conftest import kvscope
-from .http_server import HttpServer, make_model, serving
-from .served import ABORTED, REQUESTS, lengths
+from tests.engine.conftest import kvscope
 
 pytestmark = [pytest.mark.engine, pytest.mark.thorough]
 

@@ -17,12 +17,11 @@ from typing import Any
 import openai
 import requests
 from prometheus_client.parser import text_string_to_metric_families
+from served import ABORTED, REQUESTS, lengths
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from kvscope.plan.grid import expand
-
-from .conftest import ROOT
-from .served import ABORTED, REQUESTS, lengths
+from tests.engine.conftest import ROOT
 
 NAME = "tiny"
 COUNTED = (
