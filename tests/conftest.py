@@ -45,6 +45,16 @@ def nsys(require: Require) -> Nsys:
 
 
 @pytest.fixture(scope="session")
+def triton(require: Require, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Triton is here, and keeps what it compiles to these tests."""
+    present = find_spec("triton") is not None
+    require("Triton", present, "run `pip install --no-deps -r envs/dev.txt`")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
+        yield
+
+
+@pytest.fixture(scope="session")
 def warm(tmp_path_factory: pytest.TempPathFactory, require: Require) -> Warm:
     """A process that has imported vLLM, to be forked; one for all workers of a parallel run."""
     require("vLLM", find_spec("vllm") is not None, "run `make env`")
@@ -95,12 +105,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--policy-seeds", default="0-2", metavar="FIRST-LAST", help="their random workloads"
     )
-    group.addoption(
-        "--event-models",
-        default="tiny-llama,tiny-gqa,tiny-opt",
-        help="models of random experiments whose KV events are checked",
-    )
-    group.addoption("--event-seeds", default="3-5", metavar="FIRST-LAST", help="those experiments")
 
 
 @pytest.hookimpl(trylast=True)  # the reporter is registered before

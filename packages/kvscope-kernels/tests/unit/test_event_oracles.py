@@ -21,8 +21,7 @@ from kvscope_kernels.oracles.judge import Judge
 from kvscope_kernels.oracles.registry import ALL_ORACLES, NAMES
 from kvscope_kernels.oracles.run_facts import FoundBlocks, LayerTimes, RunFacts, Schedule, Sizes
 from kvscope_kernels.reader import READER
-
-from .kv_flushes import COLUMNS, K_READ, K_WRITE, V_READ, V_WRITE, Batch, tracing
+from tests.unit.kv_flushes import COLUMNS, K_READ, K_WRITE, V_READ, V_WRITE, Batch, tracing
 
 FILE = Path("kernel_events.jsonl.zst")
 CLOCK = EventClock.of_run(tracing((0, 0), (10**9, 10**9)), FILE)

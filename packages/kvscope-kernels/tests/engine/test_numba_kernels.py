@@ -9,10 +9,10 @@ import torch
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
+from kernel_batches import THREADS, Case, Shape, by_vllm
+
 from kvscope_kernels.engine.cpu.buffer import DROPPED, USED, CpuBuffer, CpuSegments
 from kvscope_kernels.kv_events import K_READ, K_WRITE, RECORD, RECORD_ALL_HEADS, V_READ, V_WRITE
-
-from .kernel_batches import THREADS, Case, Shape, by_vllm
 
 pytestmark = pytest.mark.engine
 SEEDS = range(24)

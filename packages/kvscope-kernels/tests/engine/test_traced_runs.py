@@ -1,6 +1,7 @@
 """Traced runs of the real engine: the oracles hold, and tracing changes nothing.
 
-Other experiments than these: pytest tests/engine/test_kv_events.py --event-seeds 100-119
+Other experiments than these: pytest
+packages/kvscope-kernels/tests/engine/test_traced_runs.py --event-seeds 100-119
 --event-models tiny-opt
 """
 
@@ -23,7 +24,7 @@ def traced(request: pytest.FixtureRequest, warm: Warm) -> list[dict[str, Any]]:
 
 
 def trace_all(seeds: range, models: list[str]) -> list[dict[str, Any]]:
-    from .traced_runs import compared
+    from traced_runs import compared
 
     return [compared(seed, models) for seed in seeds]
 

@@ -1,6 +1,6 @@
 """The CUDA backend inside the real vLLM, on the CPU: its kernels run in Triton's interpreter.
 
-    TRITON_INTERPRET=1 python -m tests.gpu.engine_run    (in the environment of a measured process)
+    TRITON_INTERPRET=1 python -m cuda_engine_run    (here, in the environment of a measured process)
 
 Prints a JSON object: the output tokens with PyTorch's attention and with ours, and for each pass
 what was scheduled (`context` and `new` tokens and `blocks` of each request, by row) and
@@ -26,7 +26,7 @@ from kvscope_kernels.engine.cuda.attention import CudaBackend
 from kvscope_kernels.engine.cuda.clock import CudaClock
 from kvscope_kernels.engine.cuda.tracer import CudaTracer
 
-CONFIG = Path(__file__).parents[2] / "config"
+CONFIG = Path(__file__).parents[4] / "config"
 SETTINGS = (
     *("model=tiny-gqa", "model.layers=2", "profiler=none", "seed=3"),
     *("workload=uniform", "workload.num_requests=3", "workload.prompt_to_output_ratio=5"),
@@ -108,6 +108,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    import tests.gpu.engine_run as module  # by the name that vLLM finds the backend under
+    import cuda_engine_run as module  # by the name that vLLM finds the backend under
 
     module.main()

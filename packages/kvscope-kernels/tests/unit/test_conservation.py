@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import zstandard
+from test_kv_events import traced_run
 
 from kvscope import tables
 from kvscope.analyse.records import read_records
@@ -24,10 +25,8 @@ from kvscope_kernels.analyse.events import read_events
 from kvscope_kernels.analyse.reuse import reuses_of
 from kvscope_kernels.collect import tables as kv_tables
 from kvscope_kernels.kv_events import KINDS
-
-from .kv_flushes import GPU_CYCLES_PER_NS, Batch
-from .test_collect_run import profiled
-from .test_kv_events import traced_run
+from tests.unit.kv_flushes import GPU_CYCLES_PER_NS, Batch
+from tests.unit.test_collect_run import profiled
 
 FLUSHES = 37
 Found = dict[str, Any]

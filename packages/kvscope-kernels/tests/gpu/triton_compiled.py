@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import triton
+from cuda_cases import Variant
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from kvscope_kernels.engine.cuda import kernels, launch
 from kvscope_kernels.engine.cuda.batch import MAX_SPLITS
 from kvscope_kernels.planning import tile_tokens
-from tests.gpu.cases import Variant
 
 POINTERS = {
     "*fp32": ("partial", "partial_max", "partial_sum"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 FILES = {"report.txt", "report.json", "log.txt", "runs.tar.xz"}
 
 

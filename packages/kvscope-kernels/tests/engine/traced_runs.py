@@ -22,8 +22,7 @@ from kvscope.plan.grid import expand
 from kvscope.run import session
 from kvscope.run.locks import SUPERVISOR_LOCK, hold_lock
 from kvscope.runfile import COMPLETE, SESSION_FILE, file_records, write_run
-
-from .conftest import ROOT
+from tests.engine.conftest import ROOT
 
 COMMON = ("profiler=none", "repeats=2", "warmup=0", "engine.max_model_len=160")
 

@@ -27,9 +27,8 @@ from kvscope_kernels.collect.flushes import Flush, parse_flush
 from kvscope_kernels.kv_events import K_READ, K_WRITE, V_READ, V_WRITE
 from kvscope_kernels.oracles.judge import Judge, judge_flushes
 from kvscope_kernels.reader import READER
+from tests.engine.conftest import SCARCE, Runner
 from tests.unit.kv_flushes import with_columns
-
-from .conftest import SCARCE, Runner
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 TRACED = (SCARCE, "engine.attention=instrumented", "tracing=full", "repeats=1")

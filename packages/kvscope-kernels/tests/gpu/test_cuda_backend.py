@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from cuda_cases import Case
 
 from kvscope.run.environment import REQUIRED
 from kvscope.runschema import TracingRecord
@@ -17,7 +18,6 @@ from kvscope_kernels.collect.flushes import parse_flush
 from kvscope_kernels.kv_events import FLUSH_VERSION
 from kvscope_kernels.oracles.judge import Judge
 from kvscope_kernels.oracles.run_facts import RunFacts
-from tests.gpu.cases import Case
 from tests.unit.kv_flushes import with_columns
 
 pytestmark = pytest.mark.engine
@@ -27,10 +27,10 @@ pytestmark = pytest.mark.engine
 def run(triton, require) -> dict:
     require("vLLM", importlib.util.find_spec("vllm") is not None, "run `make env`")
     done = subprocess.run(
-        [sys.executable, "-m", "tests.gpu.engine_run"],
+        [sys.executable, "-m", "cuda_engine_run"],
         capture_output=True,
         text=True,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parent,
         env=os.environ | REQUIRED | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr[-3000:]

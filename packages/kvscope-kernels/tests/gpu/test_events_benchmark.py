@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "bench" / "gpu" / "events.py"
+SCRIPT = Path(__file__).parents[4] / "bench" / "gpu" / "events.py"
 
 
 def test_it_rehearses(triton):

@@ -10,8 +10,7 @@ from itertools import product
 from types import ModuleType
 
 import pytest
-
-from tests.gpu.cases import Variant
+from cuda_cases import Variant
 
 KERNELS = ("decode", "split", "prefill", "write one", "write many")
 RECORDING = [Variant(kernel, True, gpu) for kernel, gpu in product(KERNELS, (80, 90))]

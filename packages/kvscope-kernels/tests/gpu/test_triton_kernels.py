@@ -9,9 +9,8 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
-
-from tests.gpu.cases import CASES, LAYER
-from tests.gpu.conftest import Interpreter
+from cuda_cases import CASES, LAYER
+from triton_process import Interpreter
 
 UNTOUCHED = -0x5555555555555556
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)

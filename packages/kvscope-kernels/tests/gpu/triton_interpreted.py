@@ -1,9 +1,10 @@
-"""What runs inside Triton's interpreter: see `conftest.interpreter`."""
+"""What runs inside Triton's interpreter: see `triton_process`."""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from cuda_cases import LAYER, Case
 
 from kvscope_kernels.engine.clock import ClockSample
 from kvscope_kernels.engine.cuda import launch
@@ -11,7 +12,6 @@ from kvscope_kernels.engine.cuda.batch import cut_batch
 from kvscope_kernels.engine.cuda.buffer import HEADER, HEADER_WORDS, CudaSegments
 from kvscope_kernels.engine.cuda.clock import CudaClock
 from kvscope_kernels.kv_events import RECORD, RECORD_WORDS
-from tests.gpu.cases import LAYER, Case
 
 UNTOUCHED = -0x5555555555555556
 GUARD = 64  # rows after the buffers' ends

@@ -14,6 +14,9 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
+from kernel_batches import Case, Shape
+from numba_interpreted import Fault, kernels, ticks
+
 from kvscope.plan.grid import expand
 from kvscope.runschema import TracingRecord
 from kvscope_kernels.collect.clock import EventClock
@@ -26,10 +29,7 @@ from kvscope_kernels.engine.tracer import TracedPass
 from kvscope_kernels.kv_events import ATTENTION, RECORD, WRITE
 from kvscope_kernels.oracles.judge import Judge
 from kvscope_kernels.oracles.run_facts import LayerTimes, RunFacts, Schedule
-
-from .conftest import ROOT
-from .interpreted import Fault, kernels, ticks
-from .kernel_batches import Case, Shape
+from tests.engine.conftest import ROOT
 
 pytestmark = pytest.mark.engine
 

@@ -29,9 +29,15 @@ from kvscope_kernels.kv_events import KINDS
 from kvscope_kernels.oracles.judge import Judge
 from kvscope_kernels.oracles.registry import NAMES
 from kvscope_kernels.oracles.run_facts import RunFacts
-
-from .kv_flushes import Batch, compressed, tracing, with_columns, with_records, write_flushes
-from .nsys_fixture import NsysFile, RunDirectory, global_id
+from tests.unit.kv_flushes import (
+    Batch,
+    compressed,
+    tracing,
+    with_columns,
+    with_records,
+    write_flushes,
+)
+from tests.unit.nsys_fixture import NsysFile, RunDirectory, global_id
 
 SECOND = 1_000_000_000
 FILE = Path("run.json")
