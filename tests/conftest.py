@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -15,24 +16,33 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Require = Callable[[str, bool, str], None]
+PACKAGES = [path.name for path in (Path(__file__).parents[1] / "packages").glob("kvscope-*")]
+
+
+def go_on_only_with(component: str, present: bool, sentence: str) -> None:
+    """Go on only if the component is here.
+
+    Its absence skips the test on a user's machine and fails it where CI=true.
+    """
+    if present:
+        return
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{component} is missing, and CI must have it: {sentence}")
+    # A laptop without nsys or Slurm can still test the rest.
+    pytest.skip(f"{component} is missing: {sentence}")
 
 
 @pytest.fixture(scope="session")
 def require() -> Require:
-    """`require(component, present, sentence)`: go on only if the component is here.
+    """`require(component, present, sentence)`: see `go_on_only_with`."""
+    return go_on_only_with
 
-    Its absence skips the test on a user's machine and fails it where CI=true.
-    """
 
-    def require(component: str, present: bool, sentence: str) -> None:
-        if present:
-            return
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{component} is missing, and CI must have it: {sentence}")
-        # A laptop without nsys or Slurm can still test the rest.
-        pytest.skip(f"{component} is missing: {sentence}")
-
-    return require
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What is marked `packages` needs all packages of this repository."""
+    if item.get_closest_marker("packages"):
+        missing = [name for name in PACKAGES if find_spec(name.replace("-", "_")) is None]
+        go_on_only_with(", ".join(missing), not missing, "run `make env-dev`")
 
 
 @pytest.fixture(scope="session")

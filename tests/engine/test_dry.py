@@ -1,7 +1,6 @@
 """`device=dry`: vLLM's decisions, constant times, and an oracle that notices others."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from kvscope.analyse.oracles.registry import judge_tables
@@ -9,8 +8,8 @@ from kvscope.analyse.records import Records, read_records
 from kvscope.verdict import HELD, VIOLATED
 from tests.warm import Warm
 
+from .conftest import directory_of
 from .forged_runs import Forgery, everything, found, moved, scaled
-from .test_modeled import directory_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -20,11 +19,6 @@ SMALL = (
     *("engine.max_num_seqs=8", "cache.block_size=16", "cache.blocks=14", "repeats=2", "seed=4"),
 )
 DRY = ("device=dry", "device.pass_s=0.02", "device.copy_s=0.003")
-# What happens on it does not depend on how long it takes, as all requests are there at once.
-MODELED = (
-    *("device=modeled", "device.kernels=vllm", "cache.admission=vllm", "cache.watermark=0"),
-    *("cache.layout=by_layer", "profiler=none"),
-)
 SWAP = ("overflow=swap", "overflow.host_blocks=64")
 CASES = {
     "recompute, mixed": ("batching=mixed",),
@@ -39,7 +33,6 @@ CASES = {
         *("cache.prefix_caching=true", *SWAP),
     ),
 }
-TIMES = ("_s", "_ns")
 
 
 def words(device: tuple[str, ...], case: str) -> list[str]:
@@ -69,17 +62,6 @@ def test_a_pass_begins_when_a_request_arrives_where_none_is_there(runs: dict[str
     begins_s = steps.loc[steps["start_s"] > ends_s + 1e-6, "start_s"]
     assert len(begins_s) > 3
     assert all(np.isclose(requests["arrival_s"], time_s).any() for time_s in begins_s)
-
-
-@pytest.mark.parametrize("name", ["recompute, mixed", "swap, chunked", "swap, prefill first"])
-def test_it_decides_what_a_modeled_run_decides(
-    name: str, runs: dict[str, Records], warm: Warm
-) -> None:
-    other = read_records(directory_of(warm, words(MODELED, name), "modeled"))
-    for table in ("batch", "preemptions", "steps"):
-        one, two = getattr(runs[name], table), getattr(other, table)
-        counts = [column for column in one if not column.endswith(TIMES) and column != "stalled"]
-        pd.testing.assert_frame_equal(one[counts], two[counts])
 
 
 def test_each_pass_takes_the_same_time_and_its_copies(runs: dict[str, Records]) -> None:

@@ -12,9 +12,8 @@ from kvscope.verdict import HELD, VIOLATED
 from tests.warm import Warm
 
 from .cases import BATCHING
-from .conftest import AMPLE, SCARCE, Runner
+from .conftest import AMPLE, SCARCE, Runner, directory_of
 from .forged_runs import found, noticed
-from .test_modeled import SMALL, directory_of
 
 pytestmark = pytest.mark.engine
 
@@ -36,7 +35,7 @@ def random_words(seed: int) -> list[str]:
     """A workload of which few requests have room at a time; some come later, some give up."""
     draw = random.Random(seed)
     words = [
-        "device=modeled",
+        "device=dry",
         "workload=uniform",
         f"workload.num_requests={draw.randint(6, 20)}",
         f"workload.min_tokens={draw.randint(10, 90)}",
@@ -56,6 +55,10 @@ def random_words(seed: int) -> list[str]:
     return words
 
 
+SMALL = (
+    *("device=dry", "engine.max_num_seqs=8", "workload=uniform", "engine.max_model_len=192"),
+    *("cache.blocks=14", "cache.admission=vllm-0.4.2", "cache.watermark=0.01"),
+)
 CASES = [*product(VICTIMS, BATCHING, ACTIONS)]
 WAITED = "first", "chunked", "native"
 """Here a schedule that gives no tokens preempts the only request that runs, and loads another."""
@@ -72,7 +75,7 @@ def marks(victim: str, batching: str, action: str) -> list[pytest.MarkDecorator]
 @pytest.mark.parametrize(
     ("victim", "batching", "action"), [pytest.param(*case, marks=marks(*case)) for case in CASES]
 )
-def test_modeled_runs_preempt_whom_the_rule_says(
+def test_runs_preempt_whom_the_rule_says(
     victim: str, batching: str, action: str, warm: Warm
 ) -> None:
     seed = CASES.index((victim, batching, action))
@@ -142,9 +145,7 @@ ON_CPU = {
 
 
 @pytest.mark.parametrize("case", ON_CPU)
-def test_tokens_and_passes_are_those_of_an_ample_and_of_a_modeled_run(
-    case: str, run: Runner
-) -> None:
+def test_tokens_and_passes_are_those_of_an_ample_and_of_a_dry_run(case: str, run: Runner) -> None:
     words = (*ON_CPU[case], f"overflow.victim={case.partition('-')[0]}", "repeats=1")
     computed = run(SCARCE, *words).records
     assert computed.requests["preemptions"].sum() > 0
@@ -152,11 +153,11 @@ def test_tokens_and_passes_are_those_of_an_ample_and_of_a_modeled_run(
     given = computed.requests.set_index("request_id")["output_sha256"]
     assert given.equals(ample["output_sha256"])
     if "cached" in case:
-        return  # the tokens of a modeled run are others, and so may be its hits
-    today = ("device=modeled", "cache.admission=vllm", "cache.watermark=0.0")
-    modeled = run(SCARCE, *words, *today).records
+        return  # the tokens of a dry run are others, and so may be its hits
+    today = ("device=dry",)
+    dry = run(SCARCE, *words, *today).records
     for name, columns in SCHEDULED.items():
-        one, other = (getattr(records, name)[columns] for records in (computed, modeled))
+        one, other = (getattr(records, name)[columns] for records in (computed, dry))
         pd.testing.assert_frame_equal(one, other)
 
 

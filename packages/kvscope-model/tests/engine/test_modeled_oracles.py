@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from test_modeled import SMALL
 
 import kvscope_model.oracles as modeled
 from kvscope.analyse.oracles.run_tables import RunTables
@@ -15,10 +16,9 @@ from kvscope.analyse.records import Records, read_records
 from kvscope.oracle import NONE
 from kvscope.verdict import HELD, VIOLATED
 from kvscope_kernels.collect.flushes import Flush, read_flushes
+from tests.engine.conftest import directory_of
+from tests.engine.forged_runs import Forgery, everything, found, moved, scaled, with_fact
 from tests.warm import Warm
-
-from .forged_runs import Forgery, everything, found, moved, scaled, with_fact
-from .test_modeled import SMALL, directory_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 

@@ -11,7 +11,6 @@ from kvscope.analyse.experiment import analyse
 from kvscope.analyse.records import Records, read_records
 from kvscope.collect.collector import collect_run
 from kvscope.plan.experiment import load
-from kvscope.plan.grid import expand
 from kvscope.runfile import read_run
 from kvscope_kernels.oracles.registry import NAMES as ORACLES_OF_EVENTS
 from kvscope_model.calibration.predict import predicted_s
@@ -20,9 +19,8 @@ from kvscope_model.device import Modeled
 from kvscope_model.hardware import hardware as data
 from kvscope_model.hardware.cost import PassCost
 from kvscope_model.hardware.overflow_cost import OverflowCost
+from tests.engine.conftest import Run, Runner, directory_of
 from tests.warm import Warm
-
-from .conftest import ROOT, Run, Runner
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -52,14 +50,6 @@ COLLECTED = ("kv_events", "kv_kernels", "timeline")
 def published(request, warm: Warm) -> tuple[str, Path]:
     words = [*WORKLOAD, f"overflow={request.param}", "cache.blocks=758"]
     return request.param, directory_of(warm, words, "modeled")
-
-
-def directory_of(warm: Warm, words: list[str], place: str) -> Path:
-    (planned,) = expand(None, words, ROOT / "config").experiments
-    directory = warm.directory / place / planned.experiment.id
-    facts = warm.run(planned.experiment, directory)
-    assert facts["status"] == "complete", (directory / "log.txt").read_text()[-3000:]
-    return directory
 
 
 def table(directory: Path, name: str) -> pd.DataFrame:

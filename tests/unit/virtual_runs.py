@@ -1,12 +1,13 @@
-"""Small runs of the modeled device: vLLM's real scheduler on a virtual clock, made once and kept.
+"""Small runs of the device of `tests/priced`: vLLM's real scheduler on a virtual clock.
 
-They are files in `.cache/runs`, under a hash of the code and configuration that makes them. One
+They are made once, and kept as files in `.cache/runs`, under a hash of the code and configuration that makes them. One
 process makes all of them, each in less than half a second; a suite that finds them needs no vLLM.
 Passes and copies cost what they may cost on a slow CPU, where many tokens take longer.
 """
 
 import fcntl
 import os
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from kvscope.plan.grid import expand
 from kvscope.run.display import Line
 
 ROOT = Path(__file__).parents[2]
+PRICED = ROOT / "tests" / "priced"
 KEPT = ROOT / ".cache" / "runs"
 KEPT_S = 86_400  # at least
 # What reads runs, and makes none.
@@ -34,13 +36,11 @@ READERS = {"analyse", "cluster", "commands", "judge", "record", "report"}
 TABLES = ("requests", "steps", "batch", "preemptions", "transfers", "workload", "kv_groups")
 
 SMALL = (
-    *("device=modeled", "device.hardware=cpu", "workload=uniform", "workload.num_requests=12"),
+    *("device=priced", "workload=uniform", "workload.num_requests=12"),
     *("workload.min_tokens=70", "workload.max_tokens=128", "workload.prompt_to_output_ratio=1.5"),
-    *("engine.max_model_len=128", "engine.max_num_batched_tokens=512", "cache.block_size=32"),
-    *("cache.admission=vllm", "cache.watermark=0", "cache.layout=by_layer", "profiler=none"),
-    "device.constants={pinned_in_bytes_per_s: 2e8, pinned_out_bytes_per_s: 2e8, "
-    "pageable_in_bytes_per_s: 3e7, pageable_out_bytes_per_s: 3e7, pinned_copy_s: 2e-5, "
-    "pageable_copy_s: 2e-5, layer_launch_s: 1e-3, between_passes_s: 4e-4}",
+    *("engine.max_model_len=128", "engine.max_num_batched_tokens=512", "engine.max_num_seqs=256"),
+    *("cache.block_size=32", "cache.admission=vllm", "cache.watermark=0", "cache.layout=by_layer"),
+    *("profiler=none", "repeats=1", "warmup=0"),
 )
 AMPLE, SCARCE = ("cache.blocks=48",), ("cache.blocks=12",)
 LARGE = ("cache.block_size=64", "cache.blocks=6")
@@ -64,11 +64,7 @@ RUNS: dict[str, tuple[str, ...]] = {
         *("cache.blocks=7", *CHUNKED, *SWAP, FEW, "workload.prompt_to_output_ratio=4"),
         "overflow.host_blocks=20",
     ),
-    # Of a host that lacks room, and of one that keeps what its request will not come back for
-    "activations, a small pool": (
-        *(*SCARCE, *CHUNKED, "model=tiny-gqa", "model.kv_heads=4"),
-        *("overflow=activation", "overflow.host_blocks=8"),
-    ),
+    # Of a host that keeps what its request will not come back for
     "swap, aborted": (
         *(*SCARCE, *CHUNKED, *SWAP, "overflow.victim=first", "workload.arrival=poisson"),
         *("workload.rate_per_s=30", "workload.timeout_s=0.6"),
@@ -94,7 +90,7 @@ RUNS: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Modeled:
+class Virtual:
     """A run: its settings, its run.json, and its tables by name."""
 
     settings: dict[str, Any]
@@ -103,12 +99,12 @@ class Modeled:
 
 
 @cache
-def modeled(name: str) -> Modeled:
+def virtual(name: str) -> Virtual:
     """The run of this name, of one repeat; skips the test where vLLM is missing."""
     directory = directory_of(name)
     frames = {t: tables.read(tables.TABLES[t], directory / f"{t}.parquet") for t in TABLES}
     settings = yaml.safe_load((directory / "experiment.yaml").read_text(encoding="utf-8"))
-    return Modeled(settings, runfile.read_run(directory), frames)
+    return Virtual(settings, runfile.read_run(directory), frames)
 
 
 def directory_of(name: str) -> Path:
@@ -143,13 +139,21 @@ def _forget() -> None:
 
 
 def _make(directory: Path) -> None:
+    """Run them in a process that has the device."""
+    path = os.pathsep.join(filter(None, (str(PRICED), str(ROOT), os.environ.get("PYTHONPATH"))))
+    words = [sys.executable, "-m", "tests.unit.virtual_runs", str(directory)]
+    subprocess.run(words, check=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": path})
+
+
+def main(directory: Path) -> int:
+    """Make the runs; the exit code."""
     jobs = []
     for name, words in RUNS.items():
         last = {word.partition("=")[0]: word for word in (*SMALL, *words)}
         (planned,) = expand(None, list(last.values()), ROOT / "config").experiments
         jobs.append(Job(planned.experiment, directory / name))
     with Line(sys.stderr) as line:
-        assert run_modeled(jobs, line) == 0, "a run failed, and said why"
+        return run_modeled(jobs, line)
 
 
 def _key() -> str:
@@ -159,6 +163,7 @@ def _key() -> str:
         *(p for p in code.rglob("*.py") if p.relative_to(code).parts[0] not in READERS),
         *(p for d in (code, ROOT / "config") for p in d.rglob("*.yaml")),
         *(ROOT / "envs").glob("*.txt"),
+        *PRICED.glob("*.py"),
         Path(__file__),
     ]
     digest = sha256()
@@ -166,3 +171,7 @@ def _key() -> str:
         content = path.read_bytes()
         digest.update(b"%s %d %b" % (str(path.relative_to(ROOT)).encode(), len(content), content))
     return digest.hexdigest()[:16]
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,7 +1,7 @@
 """The modeled device takes the seconds of docs/MODEL.md, which these tests compute themselves.
 
 The hardware is one whose passes consist of launches and the host's work, so that their seconds are
-a sum of a few numbers, and whose copies differ by direction. `tests/unit/test_modeled_cost.py` has
+a sum of a few numbers, and whose copies differ by direction. `test_modeled_cost.py` has
 the arithmetic of passes.
 """
 
@@ -22,9 +22,8 @@ from kvscope.plan.grid import expand
 from kvscope.run.recorder import RepeatContext, replay
 from kvscope.run.serving import serve
 from kvscope.workload.requests import build
+from tests.engine.conftest import ROOT, Silent, last_of_each_key
 from tests.warm import Warm
-
-from .conftest import ROOT, Silent, last_of_each_key
 
 pytestmark = pytest.mark.engine
 
