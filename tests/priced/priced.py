@@ -6,7 +6,7 @@ from kvscope.plan.devices.dry import Dry
 
 
 class Priced(Dry):
-    """Passes take longer with more tokens, copies with more bytes and pieces; pageable ones most."""
+    """Passes take longer with more tokens, copies with more bytes, pieces and pageable memory."""
 
     platform: ClassVar[str] = "priced_platform:PricedPlatform"
     in_id: ClassVar[tuple[str, ...]] = ()

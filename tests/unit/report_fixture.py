@@ -1,7 +1,7 @@
 """A results tree as plan, run and analyse leave it, of runs that are told as if measured.
 
-Tables and settings are those of small runs on a virtual clock (`virtual_runs`). Each repeat has its own clock,
-which runs faster or slower than the virtual one, and may stand still in one pass: a stall.
+Tables and settings are those of small runs on a virtual clock (`virtual_runs`). Each repeat has its
+own clock, which runs faster or slower than that, and may stand still in one pass: a stall.
 """
 
 import math

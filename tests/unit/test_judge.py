@@ -29,8 +29,8 @@ from kvscope.judge.twin import Twin
 from kvscope.passes import DECODE, PREFILL
 from kvscope.tables import BATCH
 
-from .virtual_runs import directory_of
 from .report_fixture import Fake, write_experiment
+from .virtual_runs import directory_of
 
 TOLD = {
     "workload": {"request_id", "prompt_tokens", "output_tokens", "arrival_s", "prompt_token_ids"},

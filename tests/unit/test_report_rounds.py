@@ -15,8 +15,8 @@ from kvscope.report.findings import findings, headline
 from kvscope.report.load import load
 from kvscope.report.study import report
 
-from .virtual_runs import virtual
 from .report_fixture import Fake, write_study
+from .virtual_runs import virtual
 
 pytestmark = pytest.mark.thorough
 

@@ -1,8 +1,8 @@
 """Small runs of the device of `tests/priced`: vLLM's real scheduler on a virtual clock.
 
-They are made once, and kept as files in `.cache/runs`, under a hash of the code and configuration that makes them. One
-process makes all of them, each in less than half a second; a suite that finds them needs no vLLM.
-Passes and copies cost what they may cost on a slow CPU, where many tokens take longer.
+They are made once, and kept as files in `.cache/runs`, under a hash of the code and configuration
+that makes them. One process makes all of them, each in less than half a second; a suite that finds
+them needs no vLLM. Passes and copies cost what they may cost on a slow CPU.
 """
 
 import fcntl

@@ -15,7 +15,8 @@ from kvscope.run.progress import Progress
 from kvscope.run.session import Session, measure
 from tests.unit.keys_walked import OF_HARDWARE, SMALL, Walk
 
-CONFIG = Path(__file__).parents[2] / "config"
+CONFIG = Path(__file__).parents[4] / "config"
+ON_MODELED = ("device=modeled", "device.kernels=vllm")
 Records = dict[str, str]
 
 
@@ -51,7 +52,7 @@ def _fault(walk: Walk, admission: str, found: dict[str, Records]) -> str:
 
 def _plan(words: list[str]) -> Plan:
     """The plan of the small workload with these words; of several of one key the last holds."""
-    last = {word.partition("=")[0]: word for word in (*SMALL, *words)}
+    last = {word.partition("=")[0]: word for word in (*ON_MODELED, *SMALL, *words)}
     if last["device"] == "device=dry":
         last = {key: word for key, word in last.items() if key not in OF_HARDWARE}
     return expand(None, [*last.values()], CONFIG)

@@ -1,15 +1,14 @@
 """Two values of a key give different records in some case, are refused, or `kvscope plan` says it.
 
-On the modeled device, by each admission's rules. `tests/unit/test_effects.py` has the workloads'
-keys, and sees that every key is walked in one of the two.
+On the modeled device, by each admission's rules. `tests/unit/test_effects.py` of kvscope has the
+workloads' keys, and sees that every key is walked in one of the two.
 """
 
 import pytest
+from walking import unsaid
 
 from tests.unit.keys_walked import ADMISSIONS, RESERVE, WALKED, Walk
 from tests.warm import Warm
-
-from .walking import unsaid
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
