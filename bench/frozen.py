@@ -279,7 +279,8 @@ def _judges(given: argparse.Namespace) -> int:
     from measuring import in_measured_environment
 
     in_measured_environment(experiment("swap, mixed"))
-    own = (ROOT, ROOT / "packages" / "kvscope-connectors" / "tests" / "engine")
+    packages = ("kvscope-connectors", "kvscope-model")
+    own = (ROOT, *(ROOT / "packages" / name / "tests" / "engine" for name in packages))
     sys.path[:0] = map(str, own)  # the project's tests
     shutil.rmtree(RUNS, ignore_errors=True)
     say = partial(print, flush=True)

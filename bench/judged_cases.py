@@ -166,10 +166,10 @@ def forgeries(runs: Mapping[str, Records]) -> Iterator[Forged]:
 
 def _of_tests() -> Iterator[Forged]:
     """The forgeries that tests have in lists."""
+    import test_modeled_oracles as modeled  # of kvscope-model
     import test_native_oracles as native  # of kvscope-connectors
 
     from tests.engine import test_conversations, test_forged_hits, test_kv_groups
-    from tests.engine import test_modeled_oracles as modeled
     from tests.unit import test_table_oracles
 
     for words, (forge, _) in test_table_oracles.FORGED.items():

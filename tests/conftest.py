@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -15,24 +16,33 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Require = Callable[[str, bool, str], None]
+PACKAGES = [path.name for path in (Path(__file__).parents[1] / "packages").glob("kvscope-*")]
+
+
+def go_on_only_with(component: str, present: bool, sentence: str) -> None:
+    """Go on only if the component is here.
+
+    Its absence skips the test on a user's machine and fails it where CI=true.
+    """
+    if present:
+        return
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{component} is missing, and CI must have it: {sentence}")
+    # A laptop without nsys or Slurm can still test the rest.
+    pytest.skip(f"{component} is missing: {sentence}")
 
 
 @pytest.fixture(scope="session")
 def require() -> Require:
-    """`require(component, present, sentence)`: go on only if the component is here.
+    """`require(component, present, sentence)`: see `go_on_only_with`."""
+    return go_on_only_with
 
-    Its absence skips the test on a user's machine and fails it where CI=true.
-    """
 
-    def require(component: str, present: bool, sentence: str) -> None:
-        if present:
-            return
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{component} is missing, and CI must have it: {sentence}")
-        # A laptop without nsys or Slurm can still test the rest.
-        pytest.skip(f"{component} is missing: {sentence}")
-
-    return require
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What is marked `packages` needs all packages of this repository."""
+    if item.get_closest_marker("packages"):
+        missing = [name for name in PACKAGES if find_spec(name.replace("-", "_")) is None]
+        go_on_only_with(", ".join(missing), not missing, "run `make env-dev`")
 
 
 @pytest.fixture(scope="session")
@@ -42,6 +52,16 @@ def nsys(require: Require) -> Nsys:
     require("Nsight Systems", found is not None, "run `make nsys`")
     assert found is not None
     return found
+
+
+@pytest.fixture(scope="session")
+def triton(require: Require, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Triton is here, and keeps what it compiles to these tests."""
+    present = find_spec("triton") is not None
+    require("Triton", present, "run `pip install --no-deps -r envs/dev.txt`")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -95,12 +115,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--policy-seeds", default="0-2", metavar="FIRST-LAST", help="their random workloads"
     )
-    group.addoption(
-        "--event-models",
-        default="tiny-llama,tiny-gqa,tiny-opt",
-        help="models of random experiments whose KV events are checked",
-    )
-    group.addoption("--event-seeds", default="3-5", metavar="FIRST-LAST", help="those experiments")
 
 
 @pytest.hookimpl(trylast=True)  # the reporter is registered before

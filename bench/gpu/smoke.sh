@@ -60,7 +60,7 @@ choose_environment() {
         die "There is no vLLM for CUDA here: run 'make env DEVICE=cuda', or where there is no" \
             "network give PACK=…, made elsewhere by bench/gpu/make_pack.sh."
     fi
-    export PYTHONPATH=${paths:-}$root/bench/gpu:$root
+    export PYTHONPATH=${paths:-}$root/bench/gpu:$root/packages/kvscope-kernels/tests/gpu:$root
 }
 
 # A directory that makes Python see a GPU, in front of all else.

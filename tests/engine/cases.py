@@ -1,5 +1,12 @@
 """The policies whose tokens are compared, as settings, and the faults that must be noticed."""
 
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from kvscope.plan.registry import find_registered
+
 BASE = (
     *(
         "workload=uniform",
@@ -59,3 +66,23 @@ FAULTS = {
     "nothing is rebuilt": "activation-pinned-per_block",
     "the last layer is not rebuilt": "activation-pinned-per_block",
 }
+
+# Words in the names of cases whose policies other packages of this repository bring.
+OF_PACKAGES = ("activation", "adaptive", "native", "saved", "rebuilt")
+
+
+def is_of_packages(case: str) -> bool:
+    """Whether the case needs the packages of this repository."""
+    return any(word in case for word in OF_PACKAGES)
+
+
+def marked(cases: Iterable[str]) -> list[Any]:
+    """The cases as parameters; those that need the packages are marked."""
+    of = {True: [pytest.mark.packages], False: []}
+    return [pytest.param(case, marks=of[is_of_packages(case)]) for case in cases]
+
+
+def that_run_here(cases: Iterable[str]) -> list[str]:
+    """The cases whose policies are installed."""
+    installed = "adaptive" in find_registered("overflow")
+    return [case for case in cases if installed or not is_of_packages(case)]

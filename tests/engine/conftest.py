@@ -85,6 +85,15 @@ def run(warm: Warm) -> Runner:
     return run
 
 
+def directory_of(warm: Warm, words: list[str], place: str) -> Path:
+    """The directory of a complete run of these settings, in the folder `place` of all such."""
+    (planned,) = expand(None, words, ROOT / "config").experiments
+    directory = warm.directory / place / planned.experiment.id
+    facts = warm.run(planned.experiment, directory)
+    assert facts["status"] == "complete", (directory / "log.txt").read_text()[-3000:]
+    return directory
+
+
 def last_of_each_key(words: list[str]) -> list[str]:
     """Of several settings of one key, keep the last: Hydra refuses a key given twice."""
     return list({word.partition("=")[0]: word for word in words}.values())

@@ -20,9 +20,8 @@ from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope.run.serving import serve
 from kvscope.workload.requests import build
-from kvscope_offload.overflow.connector import ActivationConnector
 
-from .cases import AMPLE, BASE, BATCHING, FAULTS, MODELS, OVERFLOW
+from .cases import AMPLE, BASE, BATCHING, FAULTS, MODELS, OVERFLOW, that_run_here
 from .conftest import ROOT, Silent
 
 
@@ -41,27 +40,43 @@ def copy_late(self: Any) -> None:
         self._carry_out(order, "out", self.copies.out)
 
 
-def save_late(self: Any, rows: Any, to: Any) -> None:
-    """Save each token where its predecessor belongs."""
-    SAVE(self, rows[1:], to[:-1])
+def of_swap() -> dict[str, dict[str, Callable[..., None]]]:
+    """Faulty methods of the connector that swaps."""
+    return {
+        "no copy out": {"handle_preemptions": no_copy},
+        "no copy in": {"start_load_kv": no_copy},
+        "late copy out": {"handle_preemptions": postpone, "wait_for_save": copy_late},
+    }
 
 
-def rebuild_most(self: Any, *what: Any) -> None:
-    """Forget the last layer."""
-    with mock.patch.object(self, "attentions", self.attentions[:-1]):
-        REBUILD(self, *what)
+def of_activations(connector: Any) -> dict[str, dict[str, Callable[..., None]]]:
+    """Faulty methods of the connector of kvscope-offload."""
+    save, rebuild = connector._save, connector.rebuild
+
+    def save_late(self: Any, rows: Any, to: Any) -> None:
+        """Save each token where its predecessor belongs."""
+        save(self, rows[1:], to[:-1])
+
+    def rebuild_most(self: Any, *what: Any) -> None:
+        """Forget the last layer."""
+        with mock.patch.object(self, "attentions", self.attentions[:-1]):
+            rebuild(self, *what)
+
+    return {
+        "nothing is saved": {"_save": no_copy},
+        "tokens are saved a place late": {"_save": save_late},
+        "nothing is rebuilt": {"rebuild": no_copy},
+        "the last layer is not rebuilt": {"rebuild": rebuild_most},
+    }
 
 
-SAVE, REBUILD = ActivationConnector._save, ActivationConnector.rebuild
-METHODS: dict[str, dict[str, Callable[..., None]]] = {
-    "no copy out": {"handle_preemptions": no_copy},
-    "no copy in": {"start_load_kv": no_copy},
-    "late copy out": {"handle_preemptions": postpone, "wait_for_save": copy_late},
-    "nothing is saved": {"_save": no_copy},
-    "tokens are saved a place late": {"_save": save_late},
-    "nothing is rebuilt": {"rebuild": no_copy},
-    "the last layer is not rebuilt": {"rebuild": rebuild_most},
-}
+def faults_in(fault: str) -> tuple[Any, dict[str, Callable[..., None]]]:
+    """The class that is damaged, and its faulty methods by name."""
+    if fault in (known := of_swap()):
+        return SwapConnector, known[fault]
+    from kvscope_offload.overflow.connector import ActivationConnector
+
+    return ActivationConnector, of_activations(ActivationConnector)[fault]
 
 
 def experiment(*overrides: str) -> Experiment:
@@ -84,12 +99,8 @@ def random_workload(like: Experiment, seed: int) -> list[Any]:
 
 @contextmanager
 def faulty(fault: str | None) -> Iterator[None]:
-    methods = METHODS[fault] if fault else {}
-    patches = [
-        mock.patch.object(cls, name, method)
-        for name, method in methods.items()
-        for cls in [SwapConnector if hasattr(SwapConnector, name) else ActivationConnector]
-    ]
+    cls, methods = faults_in(fault) if fault else (None, {})
+    patches = [mock.patch.object(cls, name, method) for name, method in methods.items()]
     for patch in patches:
         patch.start()
     try:
@@ -114,8 +125,12 @@ def compared(model: str, seeds: range) -> Iterator[dict[str, Any]]:
     with run_engine(platform_of(ample)) as engine:
         expected = {seed: tokens(engine, ample, seed)[0] for seed in seeds}
     cases: list[tuple[str, str, str | None]]
-    cases = [(b, o, None) for b, o in product(BATCHING, OVERFLOW)]
-    cases += [("mixed", overflow, fault) for fault, overflow in FAULTS.items()]
+    cases = [(b, o, None) for b, o in product(BATCHING, that_run_here(OVERFLOW))]
+    cases += [
+        ("mixed", overflow, fault)
+        for fault, overflow in FAULTS.items()
+        if overflow in that_run_here(OVERFLOW)
+    ]
     # Few enough that a request is rebuilt in several parts.
     parts = mock.patch("kvscope.rebuilds.REBUILD_TOKENS", 64)
     for batching, overflow, fault in cases:

@@ -43,11 +43,7 @@ def fullest_first(policy: Recompute, request: Victim) -> float:
 
 
 # What the device does not decide, as it is on a CPU.
-MODELED = (
-    *("device=modeled", "device.hardware=h100", "device.kernels=vllm", "cache.admission=vllm"),
-    *("cache.watermark=0.0", "cache.layout=by_layer", "cache.block_size=32"),
-    *("overflow.host_memory=pinned",),
-)
+DRY = ("device=dry",)
 CASES = [f"{batching}, {overflow}" for batching in BATCHING for overflow in OVERFLOW]
 BY_VICTIM = "; victim "
 VICTIM_CASES = [
@@ -139,13 +135,13 @@ def compared(seeds: range, cases: list[str]) -> Iterator[dict[str, Any]]:
         expected = {seed: serve_seed(engine, seed)[0] for seed in seeds}
     measured = [served(seeds, case) for case in cases]
     for case, (found, left) in zip(cases, measured, strict=True):
-        modeled, _ = served(seeds, case, *MODELED)
-        known = {seed: (told(found[seed][1]), told(modeled[seed][1])) for seed in seeds}
+        dry, _ = served(seeds, case, *DRY)
+        known = {seed: (told(found[seed][1]), told(dry[seed][1])) for seed in seeds}
         yield {
             "case": case,
             "left": left,
             "tokens": [seed for seed in seeds if found[seed][0] != expected[seed]],
-            "modeled": [
+            "dry": [
                 (seed, key)
                 for seed, (one, other) in known.items()
                 for key in one
@@ -170,5 +166,5 @@ def uncomputed_blocks(seeds: range, forgets: bool = True) -> list[Any]:
     """Those of requests that often lose their blocks in the schedule that was to fill one."""
     forget = mock.patch.object(PrefixCache, "forget_uncomputed")
     with nullcontext() if forgets else forget:
-        found, _ = served(seeds, "mixed, fullest first", *MODELED)
+        found, _ = served(seeds, "mixed, fullest first", *DRY)
     return [block for _, recording in found.values() for block in uncomputed(recording)]

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 # The second one was aborted while its fifth pass computed, and did not get its token.
 PASSES = {0: (0, None), 1: (0, 5), 2: (3, None), 3: (3, 3), 4: (200, None), 5: (202, 204)}
 WORDS = (
-    *("model=tiny-llama", "device=modeled", "workload=mooncake", "workload.arrival=passes"),
+    *("model=tiny-llama", "device=dry", "workload=mooncake", "workload.arrival=passes"),
     *("workload.trace_block_tokens=16", "engine.max_model_len=128", "repeats=2", "warmup=1"),
     *("batching=chunked", "batching.chunk_tokens=64", "engine.max_num_batched_tokens=64"),
     *("cache.blocks=64", "cache.block_size=16", "engine.max_num_seqs=8"),

@@ -35,7 +35,7 @@ MOONCAKE = (
     *("workload=mooncake", "workload.block_tokens=16", "workload.max_tokens=256"),
     *("workload.time_scale=0.01", "engine.max_model_len=256", "workload.num_requests=12"),
 )
-DEVICES = {"modeled": ("device=modeled",), "cpu": ()}
+DEVICES = {"dry": ("device=dry",), "cpu": ()}
 SMALL = (
     *("engine.max_model_len=192", "engine.max_num_batched_tokens=512", "engine.max_num_seqs=8"),
     *("cache.block_size=32", "repeats=2", "warmup=1", "seed=5", "profiler=none"),
@@ -74,8 +74,8 @@ def closed(run: Runner) -> Runner:
 @pytest.mark.parametrize(
     ("device", "overflow"),
     [
-        ("modeled", "recompute"),
-        ("modeled", "swap"),
+        ("dry", "recompute"),
+        ("dry", "swap"),
         ("cpu", "recompute"),
         ("cpu", "swap"),
     ],
@@ -100,7 +100,7 @@ def test_a_turn_comes_when_the_one_before_has_finished_and_is_given_its_tokens(
 
 
 def test_the_virtual_clock_jumps_to_the_next_turn(closed) -> None:
-    made = closed("modeled", "workload.think_s=5000")
+    made = closed("dry", "workload.think_s=5000")
     steps = made.table("steps")
     assert steps["start_s"].diff().max() > 1000
     assert len(steps) < 500
@@ -121,7 +121,7 @@ def test_the_virtual_clock_jumps_to_the_next_turn(closed) -> None:
     ],
     ids=" ".join,
 )
-def test_without_time_to_think_modeled_passes_are_those_of_the_model_computed(
+def test_without_time_to_think_dry_passes_are_those_of_the_model_computed(
     closed: Runner, words: tuple[str, ...]
 ) -> None:
     """Which pass a turn comes with then follows from passes, whatever these take."""
@@ -133,11 +133,11 @@ def test_without_time_to_think_modeled_passes_are_those_of_the_model_computed(
         *words,
     )
     columns = ["step", "request_id", "phase", "scheduled_tokens", "context_tokens", "hit_tokens"]
-    modeled, computed = (
+    dry, computed = (
         closed(device, *shared).table("batch").query("repeat == 0")[columns] for device in DEVICES
     )
     pd.testing.assert_frame_equal(
-        modeled.reset_index(drop=True), computed.reset_index(drop=True), check_dtype=False
+        dry.reset_index(drop=True), computed.reset_index(drop=True), check_dtype=False
     )
 
 
@@ -217,7 +217,7 @@ FORGED = {
 
 
 def test_a_forged_conversation_is_noticed(closed) -> None:
-    whole = closed("modeled", "overflow=swap").records
+    whole = closed("dry", "overflow=swap").records
     assert not found(whole, VIOLATED)
     assert {"turn_misplaced", "known_output_differs"} <= found(whole, HELD)
     missed = {n: w for n, (forge, w) in FORGED.items() if w not in found(forge(whole), VIOLATED)}
@@ -278,7 +278,7 @@ def expected_hits(trace: list[Any], admitted: list[int], block: int) -> list[int
 def test_an_ample_cache_hits_what_the_published_ids_say(run, workload, trace, block) -> None:
     most = ("engine.max_model_len=32768", "engine.max_num_batched_tokens=32768")
     ample = (f"cache.block_size={block}", f"cache.blocks={400_000 // block}")
-    device = ("device=modeled", "device.hardware=h200", "model=llama-3.1-8b")
+    device = ("device=dry", "model=llama-3.1-8b")
     made = run(f"workload={workload}", *device, *most, *ample, "cache.prefix_caching=true")
     batch = made.table("batch")
     rows = list(published(ROOT / "config" / "traces" / f"{trace}.jsonl"))

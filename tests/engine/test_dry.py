@@ -1,7 +1,6 @@
 """`device=dry`: vLLM's decisions, constant times, and an oracle that notices others."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from kvscope.analyse.oracles.registry import judge_tables
@@ -9,8 +8,9 @@ from kvscope.analyse.records import Records, read_records
 from kvscope.verdict import HELD, VIOLATED
 from tests.warm import Warm
 
+from .cases import marked, that_run_here
+from .conftest import directory_of
 from .forged_runs import Forgery, everything, found, moved, scaled
-from .test_modeled import directory_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -20,11 +20,6 @@ SMALL = (
     *("engine.max_num_seqs=8", "cache.block_size=16", "cache.blocks=14", "repeats=2", "seed=4"),
 )
 DRY = ("device=dry", "device.pass_s=0.02", "device.copy_s=0.003")
-# What happens on it does not depend on how long it takes, as all requests are there at once.
-MODELED = (
-    *("device=modeled", "device.kernels=vllm", "cache.admission=vllm", "cache.watermark=0"),
-    *("cache.layout=by_layer", "profiler=none"),
-)
 SWAP = ("overflow=swap", "overflow.host_blocks=64")
 CASES = {
     "recompute, mixed": ("batching=mixed",),
@@ -39,7 +34,6 @@ CASES = {
         *("cache.prefix_caching=true", *SWAP),
     ),
 }
-TIMES = ("_s", "_ns")
 
 
 def words(device: tuple[str, ...], case: str) -> list[str]:
@@ -52,11 +46,12 @@ def words(device: tuple[str, ...], case: str) -> list[str]:
 @pytest.fixture(scope="module")
 def runs(warm: Warm) -> dict[str, Records]:
     return {
-        name: read_records(directory_of(warm, words(DRY, name), "dry").absolute()) for name in CASES
+        name: read_records(directory_of(warm, words(DRY, name), "dry").absolute())
+        for name in that_run_here(CASES)
     }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", marked(CASES))
 def test_a_dry_run_is_valid(name: str, runs: dict[str, Records]) -> None:
     assert found(runs[name], VIOLATED) == set()
     assert "dry_time_wrong" in found(runs[name], HELD)
@@ -71,17 +66,6 @@ def test_a_pass_begins_when_a_request_arrives_where_none_is_there(runs: dict[str
     assert all(np.isclose(requests["arrival_s"], time_s).any() for time_s in begins_s)
 
 
-@pytest.mark.parametrize("name", ["recompute, mixed", "swap, chunked", "swap, prefill first"])
-def test_it_decides_what_a_modeled_run_decides(
-    name: str, runs: dict[str, Records], warm: Warm
-) -> None:
-    other = read_records(directory_of(warm, words(MODELED, name), "modeled"))
-    for table in ("batch", "preemptions", "steps"):
-        one, two = getattr(runs[name], table), getattr(other, table)
-        counts = [column for column in one if not column.endswith(TIMES) and column != "stalled"]
-        pd.testing.assert_frame_equal(one[counts], two[counts])
-
-
 def test_each_pass_takes_the_same_time_and_its_copies(runs: dict[str, Records]) -> None:
     steps, copies = runs["swap, chunked"].steps, runs["swap, chunked"].transfers
     blocks = copies.groupby(["repeat", "step"])["blocks"].sum()
@@ -90,7 +74,7 @@ def test_each_pass_takes_the_same_time_and_its_copies(runs: dict[str, Records]) 
     np.testing.assert_allclose(steps["duration_s"], 0.02 + 0.003 * of_pass.to_numpy(float))
 
 
-@pytest.mark.parametrize("name", ["activation", "native", "arrivals"])
+@pytest.mark.parametrize("name", marked(["activation", "native", "arrivals"]))
 @pytest.mark.parametrize("factor", [1.2, 0.999])
 def test_other_times_are_noticed(name: str, factor: float, runs: dict[str, Records]) -> None:
     assert "dry_time_wrong" in found(everything(factor)(runs[name]), VIOLATED)
@@ -111,7 +95,7 @@ def test_one_kind_of_other_times_is_noticed(forge: Forgery, runs: dict[str, Reco
 
 
 def test_a_copy_of_no_request_is_named_by_its_pass(runs: dict[str, Records]) -> None:
-    forged = scaled("transfers", 2.0, "copy_s")(runs["activation"])
+    forged = scaled("transfers", 2.0, "copy_s")(runs["swap, chunked"])
     (words,) = [one.first for one in judge_tables(forged) if one.name == "dry_time_wrong"]
     assert words.split(": ")[1].startswith("copy_s is")
     assert words.startswith("repeat 0, step ")

@@ -40,12 +40,12 @@ def locked(place: Path, name: str) -> Works:
 
 
 KINDS = {
-    "modeled batch": Kind(
-        ("run", "--multirun", "device=modeled", "seed=range(0,500)", "--results", "{}/results"),
+    "dry batch": Kind(
+        ("run", "--multirun", "device=dry", "seed=range(0,500)", "--results", "{}/results"),
         lambda place: lambda _: bool([*place.glob("results/experiments/*/run.json")]),
     ),
-    "modeled batch that imports vLLM": Kind(
-        ("run", "--multirun", "device=modeled", "seed=range(0,500)", "--results", "{}/results"),
+    "dry batch that imports vLLM": Kind(
+        ("run", "--multirun", "device=dry", "seed=range(0,500)", "--results", "{}/results"),
         lambda _: names("kvscope.batch"),
     ),
     "campaign that imports vLLM": Kind(

@@ -18,7 +18,13 @@ pytestmark = pytest.mark.engine
 
 BLOCK = 32
 CONVERSATIONS = (
-    *("device=modeled", "device.hardware=h100", "cache.prefix_caching=true", "cache.blocks=11"),
+    *(
+        "device=dry",
+        "device.pass_s=0.001",
+        "device.copy_s=0.0001",
+        "cache.prefix_caching=true",
+        "cache.blocks=11",
+    ),
     *("cache.block_size=32", "cache.admission=vllm", "cache.watermark=0.0", "seed=1"),
     *("workload=conversation", "workload.turns=3", "workload.system_tokens=70"),
     *("workload.max_tokens=288", "workload.think_s=0.002", "engine.max_model_len=288"),

@@ -204,10 +204,7 @@ def test_a_forged_group_is_noticed(scarce: Records, table: str, change: Change, 
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        (("overflow=activation", "overflow.host_blocks=40"), "overflow=activation needs"),
-        (("overflow=adaptive",), "overflow=adaptive needs"),
         (("cache.prefix_caching=true",), "cache.prefix_caching=true needs"),
-        (("overflow=native", "overflow.host_blocks=40"), "overflow=native needs"),
         (("overflow=swap", "overflow.host_blocks=40", "model=tiny-hybrid"), "overflow=swap needs"),
     ],
 )

@@ -22,7 +22,11 @@ pytestmark = pytest.mark.engine
 SWAP = ("overflow=swap", "overflow.host_blocks=64")
 KEY = ["repeat", "step", "request_id"]
 ACTIVATION = ("overflow=activation", "overflow.host_blocks=64")
-either = pytest.mark.parametrize("policy", [SWAP, ACTIVATION], ids=["swap", "activation"])
+of_packages = pytest.mark.packages
+either = pytest.mark.parametrize(
+    "policy",
+    [pytest.param(SWAP, id="swap"), pytest.param(ACTIVATION, id="activation", marks=of_packages)],
+)
 
 
 def tokens(run: Runner, *case: str) -> pd.Series:
@@ -89,7 +93,7 @@ def test_a_pool_of_two_blocks_recomputes_whom_it_cannot_hold(run: Runner):
         (1, "swap"),
         pytest.param(2, "swap", marks=pytest.mark.representative),
         (16, "swap"),
-        (2, "activation"),
+        pytest.param(2, "activation", marks=of_packages),
     ],
 )
 def test_small_blocks_give_the_same_tokens(run: Runner, size: int, policy: str):
@@ -181,7 +185,7 @@ def test_a_swap_without_a_pool_says_what_it_needs():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("device", ["cpu", "modeled"])
+@pytest.mark.parametrize("device", ["cpu", "dry"])
 def test_rows_of_a_batch_are_in_the_order_of_the_schedule(run: Runner, device: str):
     """Requests that go on come first, in the order of their admission; then those admitted now."""
     records = run(SCARCE, *SWAP, f"device={device}").records

@@ -11,7 +11,7 @@ import pytest
 
 from tests.warm import Warm
 
-from .cases import BATCHING, FAULTS, OVERFLOW
+from .cases import BATCHING, FAULTS, OVERFLOW, marked
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1500)]
 
@@ -38,7 +38,7 @@ def serve_all(model: str, seeds: range) -> Cases:
 
 
 every_combination = pytest.mark.parametrize(
-    "case", [f"{batching} {overflow}" for batching in BATCHING for overflow in OVERFLOW]
+    "case", marked(f"{batching} {overflow}" for batching in BATCHING for overflow in OVERFLOW)
 )
 
 
@@ -71,6 +71,6 @@ def test_some_requests_are_preempted_several_times(served: Cases):
         assert any(max(Counter(ids).values(), default=0) > 1 for ids in case["preempted"])
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", marked(FAULTS))
 def test_a_policy_that_forgets_to_copy_or_copies_late_gives_other_tokens(served: Cases, fault: str):
     assert any(served[fault]["differing"])

@@ -1,4 +1,4 @@
-"""With a prefix cache, too, tokens are those of an ample run, and modeled passes those of a CPU.
+"""With a prefix cache, too, tokens are those of an ample run, and passes of `dry` those of a CPU.
 
 Other workloads than these: pytest tests/engine/test_prefix_caching.py --policy-seeds 100-119
 """
@@ -9,6 +9,7 @@ import pytest
 
 from tests.warm import Warm
 
+from .cases import marked, that_run_here
 from .shared_prefixes import CASES, VICTIM_CASES
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1500)]
@@ -20,7 +21,7 @@ Cases = dict[str, dict[str, Any]]
 def serve_all(seeds: range, cases: list[str]) -> Cases:
     from .shared_prefixes import compared
 
-    return {case["case"]: case for case in compared(seeds, cases)}
+    return {case["case"]: case for case in compared(seeds, that_run_here(cases))}
 
 
 @pytest.fixture(scope="module")
@@ -39,17 +40,17 @@ def assert_sound(found: dict[str, Any], *counted: str) -> None:
     for name in ("preemptions", "hits", "evictions", *counted):
         assert found[name] >= 5, f"too few {name} to show anything"
     assert found["tokens"] == []
-    assert found["modeled"] == []
+    assert found["dry"] == []
     assert found["left"] == 0
 
 
 @pytest.mark.representative
 @pytest.mark.parametrize("case", FEW)
-def test_a_prefix_cache_changes_no_token_and_the_model_has_the_same_passes(few: Cases, case: str):
+def test_a_prefix_cache_changes_no_token_and_dry_has_the_same_passes(few: Cases, case: str):
     assert_sound(few[case], "shared")
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case not in FEW])
+@pytest.mark.parametrize("case", marked(case for case in CASES if case not in FEW))
 def test_so_it_is_with_every_policy(served: Cases, case: str):
     assert_sound(served[case])
 
@@ -67,13 +68,13 @@ def by_other_victims(warm: Warm) -> Cases:
     return warm.call(serve_all, range(1, 5), OTHERS)
 
 
-@pytest.mark.parametrize("case", SOME)
+@pytest.mark.parametrize("case", marked(SOME))
 def test_so_it_is_whoever_is_preempted(by_some_victims: Cases, case: str):
     assert_sound(by_some_victims[case])
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("case", OTHERS)
+@pytest.mark.parametrize("case", marked(OTHERS))
 def test_so_it_is_by_every_rule_for_victims(by_other_victims: Cases, case: str):
     assert_sound(by_other_victims[case])
 

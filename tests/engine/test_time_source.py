@@ -70,9 +70,9 @@ def test_other_devices_say_what_they_declare(
     there: Callable[[type, int | None], None],
 ) -> None:
     there(ANOTHERS, 0)
-    cpu, modeled = platform("device=cpu"), platform("device=modeled")
+    cpu, dry = platform("device=cpu"), platform("device=dry")
     assert (cpu.time_source, cpu.copy_clock) == (MEASURED, HOST_CLOCK)
-    assert (modeled.time_source, modeled.copy_clock) == (MODELED, VIRTUAL_CLOCK)
+    assert (dry.time_source, dry.copy_clock) == (MODELED, VIRTUAL_CLOCK)
 
 
 @pytest.mark.parametrize(("gpus", "source"), [(1, MEASURED), (0, REHEARSED)])

@@ -12,23 +12,19 @@ from kvscope.verdict import HELD, VIOLATED
 from tests.warm import Warm
 
 from .cases import BATCHING
-from .conftest import AMPLE, SCARCE, Runner
+from .conftest import AMPLE, SCARCE, Runner, directory_of
 from .forged_runs import found, noticed
-from .test_modeled import SMALL, directory_of
 
 pytestmark = pytest.mark.engine
 
 VICTIMS = (
     *("last", "first", "longest", "shortest"),
-    *("least_computed", "most_computed", "random", "cheapest"),
+    *("least_computed", "most_computed", "random"),
 )
 ACTIONS = {
     "recompute": ("overflow=recompute",),
     "swap": ("overflow=swap", "overflow.host_blocks=64"),
     "small-pool": ("overflow=swap", "overflow.host_blocks=4"),
-    "activation": ("overflow=activation", "overflow.host_blocks=64"),
-    "adaptive": ("overflow=adaptive", "overflow.host_blocks=6"),
-    "native": ("overflow=native_full", "overflow.host_blocks=64", "cache.prefix_caching=true"),
 }
 
 
@@ -36,7 +32,6 @@ def random_words(seed: int) -> list[str]:
     """A workload of which few requests have room at a time; some come later, some give up."""
     draw = random.Random(seed)
     words = [
-        "device=modeled",
         "workload=uniform",
         f"workload.num_requests={draw.randint(6, 20)}",
         f"workload.min_tokens={draw.randint(10, 90)}",
@@ -56,15 +51,15 @@ def random_words(seed: int) -> list[str]:
     return words
 
 
+SMALL = (
+    *("device=dry", "engine.max_num_seqs=8", "workload=uniform", "engine.max_model_len=192"),
+    *("cache.blocks=14", "cache.admission=vllm-0.4.2", "cache.watermark=0.01"),
+)
 CASES = [*product(VICTIMS, BATCHING, ACTIONS)]
-WAITED = "first", "chunked", "native"
-"""Here a schedule that gives no tokens preempts the only request that runs, and loads another."""
 
 
 def marks(victim: str, batching: str, action: str) -> list[pytest.MarkDecorator]:
-    """One action for each victim and batching is not exhaustive, and WAITED."""
-    if (victim, batching, action) == WAITED:
-        return []
+    """One action for each victim and batching is not exhaustive."""
     places = VICTIMS.index(victim), [*BATCHING].index(batching), [*ACTIONS].index(action)
     return [pytest.mark.exhaustive] * bool(sum(places) % len(ACTIONS))
 
@@ -72,11 +67,15 @@ def marks(victim: str, batching: str, action: str) -> list[pytest.MarkDecorator]
 @pytest.mark.parametrize(
     ("victim", "batching", "action"), [pytest.param(*case, marks=marks(*case)) for case in CASES]
 )
-def test_modeled_runs_preempt_whom_the_rule_says(
+def test_runs_preempt_whom_the_rule_says(
     victim: str, batching: str, action: str, warm: Warm
 ) -> None:
     seed = CASES.index((victim, batching, action))
-    words = [*random_words(seed), *BATCHING[batching], *ACTIONS[action]]
+    words = ["device=dry", *random_words(seed), *BATCHING[batching], *ACTIONS[action]]
+    preempts_whom_the_rule_says(words, victim, warm)
+
+
+def preempts_whom_the_rule_says(words: list[str], victim: str, warm: Warm) -> None:
     directory = directory_of(warm, [*words, f"overflow.victim={victim}"], "victims")
     assert check_run(directory, quick=True) == []
     run = read_records(directory)
@@ -135,32 +134,33 @@ def test_a_victim_gives_nothing_back_where_vllm_preempts_the_last(
 ON_CPU = {
     "least_computed-chunked": (*BATCHING["chunked"], "overflow=recompute"),
     "first-mixed": ("overflow=swap", "overflow.host_blocks=64"),
-    "random-prefill_first": (*BATCHING["prefill_first"], *ACTIONS["activation"]),
     "longest-cached": ("overflow=swap", "overflow.host_blocks=64", "cache.prefix_caching=true"),
     "first-cached": ("overflow=recompute", "cache.prefix_caching=true"),
 }
-
-
-@pytest.mark.parametrize("case", ON_CPU)
-def test_tokens_and_passes_are_those_of_an_ample_and_of_a_modeled_run(
-    case: str, run: Runner
-) -> None:
-    words = (*ON_CPU[case], f"overflow.victim={case.partition('-')[0]}", "repeats=1")
-    computed = run(SCARCE, *words).records
-    assert computed.requests["preemptions"].sum() > 0
-    ample = run(AMPLE).records.requests.query("repeat == 0").set_index("request_id")
-    given = computed.requests.set_index("request_id")["output_sha256"]
-    assert given.equals(ample["output_sha256"])
-    if "cached" in case:
-        return  # the tokens of a modeled run are others, and so may be its hits
-    today = ("device=modeled", "cache.admission=vllm", "cache.watermark=0.0")
-    modeled = run(SCARCE, *words, *today).records
-    for name, columns in SCHEDULED.items():
-        one, other = (getattr(records, name)[columns] for records in (computed, modeled))
-        pd.testing.assert_frame_equal(one, other)
 
 
 SCHEDULED = {
     "steps": ["step", "scheduled_tokens", "preempted_requests", "kv_blocks_used"],
     "preemptions": ["step", "request_id", "event", "tokens", "blocks", "scheduled_tokens"],
 }
+
+
+@pytest.mark.parametrize("case", ON_CPU)
+def test_tokens_and_passes_are_those_of_an_ample_and_of_a_dry_run(case: str, run: Runner) -> None:
+    words = (*ON_CPU[case], f"overflow.victim={case.partition('-')[0]}", "repeats=1")
+    computed_as_ample_and_scheduled_as(run, words, "cached" not in case)
+
+
+def computed_as_ample_and_scheduled_as(run: Runner, words: tuple[str, ...], on_dry: bool) -> None:
+    computed = run(SCARCE, *words).records
+    assert computed.requests["preemptions"].sum() > 0
+    ample = run(AMPLE).records.requests.query("repeat == 0").set_index("request_id")
+    given = computed.requests.set_index("request_id")["output_sha256"]
+    assert given.equals(ample["output_sha256"])
+    if not on_dry:
+        return  # the tokens of a dry run are others, and so may be its hits
+    today = ("device=dry",)
+    dry = run(SCARCE, *words, *today).records
+    for name, columns in SCHEDULED.items():
+        one, other = (getattr(records, name)[columns] for records in (computed, dry))
+        pd.testing.assert_frame_equal(one, other)

@@ -1,4 +1,4 @@
-"""A command, kinds of foreign files, a page, published times and a table of a document."""
+"""A command, kinds of foreign files, a page and a table of a document."""
 
 import argparse
 from collections.abc import Sequence
@@ -8,8 +8,6 @@ from kvscope.api.collecting import Collector, importer
 from kvscope.api.commands import argument, command
 from kvscope.api.pages import pages
 from kvscope.api.sections import StudyData
-from kvscope_model.calibration import calibrate, fit
-from kvscope_model.hardware import hardware as data
 
 
 @command(("ME",), argument("name"))
@@ -50,22 +48,6 @@ WORDS = pages.Page(
     write=write_page,
     write_tables=write_table,
     tables={"words.csv": "the words of the title"},
-)
-
-
-def _copy_s(hardware: data.Hardware, values: fit.Values) -> float:
-    return hardware.pinned_copy_s
-
-
-def _write_errors(calibration: calibrate.Calibration, path: Path) -> None:
-    path.write_text(f"{sorted(calibration.errors)}\n")
-
-
-TIMES = calibrate.PublishedTimes(
-    "cpu",
-    [fit.Parameter("pinned_copy_s", 2e-6, 1e-8, 1e-3)],
-    lambda: [fit.Observation("copies", 3e-6, _copy_s)],
-    _write_errors,
 )
 
 

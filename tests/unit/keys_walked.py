@@ -1,6 +1,6 @@
 """The keys of which two values must make a difference, and where the two are compared.
 
-`tests/engine/test_effects.py` runs those of `WALKED` on the modeled device,
+`test_effects_modeled.py` of kvscope-model runs those of `WALKED` on its device,
 `tests/unit/test_effects.py` compares the requests of those of `IN_REQUESTS`; the keys that are in
 neither are left out for a reason that stands here.
 """
@@ -21,8 +21,12 @@ class Walk(NamedTuple):
 
 ADMISSIONS = ("vllm-0.4.2", "vllm")
 SMALL = (
-    *("device=modeled", "device.kernels=vllm", "engine.max_model_len=192"),
-    *("engine.max_num_batched_tokens=192", "engine.max_num_seqs=8", "workload=uniform"),
+    *(
+        "engine.max_model_len=192",
+        "engine.max_num_batched_tokens=192",
+        "engine.max_num_seqs=8",
+        "workload=uniform",
+    ),
     *("workload.min_tokens=32", "workload.max_tokens=176", "workload.num_requests=10"),
     *("cache.blocks=16", "profiler=none"),
 )

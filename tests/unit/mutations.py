@@ -6,6 +6,7 @@ sound value, or raises BadInput in one sentence.
 
 import copy
 import json
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -170,6 +171,18 @@ class FileKind:
                 (Path(folder) / name).write_bytes(other)
             return refusal(self.read, Path(folder) / self.name, *map(Path, self.beside))
 
+    def refusal_of_no_file(self, make: Callable[[Path], Any], folder: Path) -> str | None:
+        """The sentence that refuses what `make` puts into the folder in the file's place."""
+        for name, content in self.beside.items():
+            (folder / name).write_bytes(content)
+        make(folder / self.name)
+        return refusal(self.read, folder / self.name)
+
+    def refusal_by_a_link(self, folder: Path) -> str | None:
+        """The sentence that refuses a link in the folder to a sound file; None if it is read."""
+        (folder / "elsewhere").write_bytes(self.sound)
+        return self.refusal_of_no_file(lambda path: path.symlink_to("elsewhere"), folder)
+
 
 def refusal(read: Callable[[Path], Any], path: Path, *beside: Path) -> str | None:
     """The sentence in which a reader refuses a file, or one beside it; None if all is read."""
@@ -179,3 +192,14 @@ def refusal(read: Callable[[Path], Any], path: Path, *beside: Path) -> str | Non
         is_a_sentence(error, path, *beside)
         return str(error)
     return None
+
+
+def link_to_itself(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def link_to_a_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+NO_FILES: list[Callable[[Path], Any]] = [Path.mkdir, os.mkfifo, link_to_itself, link_to_a_device]

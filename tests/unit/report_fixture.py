@@ -1,7 +1,7 @@
 """A results tree as plan, run and analyse leave it, of runs that are told as if measured.
 
-Tables and settings are those of small modeled runs (`modeled_runs`). Each repeat has its own clock,
-which runs faster or slower than the modeled one, and may stand still in one pass: a stall.
+Tables and settings are those of small runs on a virtual clock (`virtual_runs`). Each repeat has its
+own clock, which runs faster or slower than that, and may stand still in one pass: a stall.
 """
 
 import math
@@ -25,13 +25,13 @@ from kvscope.evidence import ALL
 from kvscope.files import write_json
 from kvscope.stalls import find_stalls, shape_classes
 
-from .modeled_runs import Modeled, modeled
+from .virtual_runs import Virtual, virtual
 
 UTC_NS = 1_790_000_000_000_000_000
 QUIET = {"cores": 4, "other_run": False, "work_s": 0.006} | dict.fromkeys(SHARES, 0.0)
 SLOPE = 1.2  # of the logarithm of a pass's time on waiting
 STALLED = 6  # times as long as usual takes a pass that stalls
-HOST_S = 1e-4  # to schedule a pass, and to take what it gave; the modeled device does both at once
+HOST_S = 1e-4  # to schedule a pass, and to take what it gave; a virtual device does both at once
 BEGIN_S = 1e-3  # before the first pass
 PASSING = {  # of each table, instants before and after the host's part, and lengths of time
     "requests": (("first_scheduled_s",), ("first_token_s", "finished_s"), ()),
@@ -43,10 +43,10 @@ PASSING = {  # of each table, instants before and after the host's part, and len
 
 @dataclass
 class Fake:
-    """A fake measurement: of which modeled run, what it varies, how fast and steadily it ran."""
+    """A fake measurement: of which run, what it varies, how fast and steadily it ran."""
 
     varied: dict[str, Any]
-    run: str = "ample"  # of `modeled_runs.RUNS`
+    run: str = "ample"  # of `virtual_runs.RUNS`
     repeats: int = 3
     speed: float = 1.0
     stall: bool = True
@@ -79,8 +79,8 @@ class Fake:
         return "fake-" + re.sub(r"[^\w-]", "", values)
 
     @property
-    def modeled(self) -> Modeled:
-        return modeled(self.run)
+    def virtual(self) -> Virtual:
+        return virtual(self.run)
 
     def is_profiled(self, repeat: int) -> bool:
         return self.profiled and repeat == self.repeats
@@ -93,11 +93,11 @@ class Fake:
 
 @dataclass(frozen=True)
 class Clock:
-    """What a measured clock reads of a modeled instant: it runs slower, and a pass stalls."""
+    """What a measured clock reads of a virtual instant: it runs slower, and a pass stalls."""
 
     slower: float
     stalled_step: int = -1
-    stalled_at: float = math.inf  # by the modeled clock
+    stalled_at: float = math.inf  # by the virtual clock
     stall_s: float = 0.0
 
     def later(self, instants: pd.Series) -> pd.Series:
@@ -117,7 +117,7 @@ def clock_of(fake: Fake, repeat: int, random: np.random.Generator) -> Clock:
     slower *= 2 if fake.is_profiled(repeat) else 1
     if repeat != 1 or not fake.stall:
         return Clock(slower)
-    steps = fake.modeled.tables["steps"]
+    steps = fake.virtual.tables["steps"]
     idle = steps[["preempted_requests", "resumed_requests", "prefill_tokens"]].sum(axis=1) == 0
     stalled = steps[idle].iloc[random.integers(idle.sum() // 4, idle.sum() // 2)]
     stall_s = (STALLED - 1) * slower * stalled["duration_s"]
@@ -128,7 +128,7 @@ def measured(fake: Fake, repeat: int, clock: Clock) -> dict[str, pd.DataFrame]:
     """The tables of a repeat, as the host of this clock would have written them."""
     found = {}
     for name, (begins, ends, lengths) in PASSING.items():
-        frame = fake.modeled.tables[name].assign(repeat=repeat)
+        frame = fake.virtual.tables[name].assign(repeat=repeat)
         times = {column: clock.later(frame[column]) - clock.host_s for column in begins}
         times |= {column: clock.later(frame[column]) + clock.host_s for column in ends}
         found[name] = frame.assign(**times, **{c: clock.slower * frame[c] for c in lengths})
@@ -144,12 +144,12 @@ def measured(fake: Fake, repeat: int, clock: Clock) -> dict[str, pd.DataFrame]:
     copies["end_s"] = copies["start_s"] + copies["copy_s"]  # the host waits for them
     copies["clock"] = "host" if fake.device == "cpu" else "device"
     layers = _layers(fake, steps, copies)
-    return found | {"batch": fake.modeled.tables["batch"].assign(repeat=repeat), "layers": layers}
+    return found | {"batch": fake.virtual.tables["batch"].assign(repeat=repeat), "layers": layers}
 
 
 def _layers(fake: Fake, steps: pd.DataFrame, copies: pd.DataFrame) -> pd.DataFrame:
     """Those of each pass after its copies, all as long as one another."""
-    count = fake.modeled.facts["engine"]["layers"]
+    count = fake.virtual.facts["engine"]["layers"]
     copied_s = steps["step"].map(copies.groupby("step")["copy_s"].sum()).fillna(0.0)
     each_s = (steps["forward_s"] - copied_s) / count
     first_s = steps["start_s"] + steps["schedule_s"] + copied_s
@@ -182,7 +182,7 @@ def write_experiment(fake: Fake, results: Path, seed: int = 0) -> Path:
         return directory
     (directory / "log.txt").write_text(fake.log)
     found = tables_of(fake, seed)
-    unchanged = {name: fake.modeled.tables[name] for name in ("workload", "kv_groups") if found}
+    unchanged = {name: fake.virtual.tables[name] for name in ("workload", "kv_groups") if found}
     for name, frame in (found | unchanged).items():
         tables.write(tables.TABLES[name], frame, directory / f"{name}.parquet")
     record = facts(fake, found) | {"files": runfile.file_records(directory)}
@@ -193,8 +193,8 @@ def write_experiment(fake: Fake, results: Path, seed: int = 0) -> Path:
 
 
 def settings(fake: Fake) -> dict[str, Any]:
-    """A resolved experiment: that of the modeled run, on a device that measures."""
-    found = deepcopy(fake.modeled.settings)
+    """A resolved experiment: that of the run, on a device that measures."""
+    found = deepcopy(fake.virtual.settings)
     own = {key[7:]: value for key, value in fake.varied.items() if key[:7] == "device."}
     stated = (
         found
@@ -241,7 +241,7 @@ def _measured_facts(fake: Fake, found: dict[str, pd.DataFrame]) -> dict[str, Any
     served = found["steps"]["repeat"] == 0  # and so in the warm-up
     classes, copies = set(shape_classes(found["steps"])), copies_of(found["transfers"])
     events = found["preemptions"].query("repeat == 0 and event == 'resume'")
-    own = deepcopy(fake.modeled.facts["engine"]).items()
+    own = deepcopy(fake.virtual.facts["engine"]).items()
     return {
         "clock": {
             "run_start_monotonic_ns": 5,

@@ -24,7 +24,7 @@ from .report_fixture import Fake, write_study
 pytestmark = pytest.mark.thorough
 
 CONFIG = Path(__file__).parents[2] / "config"
-OVERRIDES = ["cache.blocks=80,90", "overflow=recompute,swap", "device=modeled"]
+OVERRIDES = ["cache.blocks=80,90", "overflow=recompute,swap", "device=dry"]
 
 
 # --- the manifest

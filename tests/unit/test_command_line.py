@@ -2,10 +2,7 @@
 
 import argparse
 import itertools
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -157,27 +154,6 @@ def test_a_directory_with_too_long_a_name_is_none(capsys: pytest.CaptureFixture[
         main(["plan", "--config-dir", 5000 * "a"])
     assert ended.value.code == 2
     assert "is not a directory" in capsys.readouterr().err
-
-
-KILLED = """
-import os, signal
-from kvscope_cluster import submission
-from kvscope.cli import main
-def submit(manifest, results, cluster, say):
-    say("pack-1: slurm job 7")
-    os.kill(os.getpid(), signal.SIGKILL)
-submission.submit = submit
-main(["submit", "model=tiny-llama", "--cluster", "local", "--results", "results"])
-"""
-
-
-@pytest.mark.thorough
-def test_what_submit_says_is_in_a_file_at_once(tmp_path: Path) -> None:
-    buffered = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
-    with (tmp_path / "log").open("w") as log:
-        command = [sys.executable, "-c", KILLED]
-        subprocess.run(command, cwd=tmp_path, env=buffered, stdout=log, stderr=log)
-    assert (tmp_path / "log").read_text() == "pack-1: slurm job 7\n"
 
 
 @given(st.text(max_size=6))

@@ -5,7 +5,6 @@ import os
 import shutil
 import sqlite3
 import tempfile
-import tracemalloc
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -17,35 +16,24 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_replay import record
 
-from kvscope import cli, limits, runfile, runschema, tables
+from kvscope import cli, limits, runschema, tables
 from kvscope.collect.collector import collect_nsys
 from kvscope.collect.nsys.export import NsysExport
 from kvscope.errors import EXIT_BAD_INPUT, BadInput, CannotWrite
-from kvscope.files import read_json, sha256_of
+from kvscope.files import sha256_of
 from kvscope.plan import experiment, manifest
 from kvscope.plan.grid import expand
 from kvscope.results import Run
 from kvscope.run.locks import SUPERVISOR_LOCK, hold_lock_if_free
-from kvscope.runfile import KERNEL_EVENTS, RUN_FILE, read_run
+from kvscope.runfile import RUN_FILE, read_run
 from kvscope.tables import ANALYSIS_TABLES, HOST_TABLES, LAYERS, WORKLOAD, Table
 from kvscope.workload import requests
-from kvscope_kernels.collect.clock import EventClock
-from kvscope_kernels.collect.flushes import read_flushes
-from kvscope_kernels.collect.tables import write_kv_tables
-from kvscope_kernels.oracles.judge import Judge
-from kvscope_kernels.oracles.run_facts import RunFacts
-from kvscope_record.collect import collect_recording
-from kvscope_record.glance import look
-from kvscope_record.segments import segment_paths
-from tests.run_records import facts_of
 
-from .kv_flushes import Batch, compressed, tracing
 from .mutations import (
+    NO_FILES,
     FileKind,
     altered_json,
     altered_lines,
@@ -58,7 +46,6 @@ from .mutations import (
 )
 from .nsys_fixture import NsysFile, global_id
 from .report_fixture import Fake, facts, write_experiment, write_study
-from .test_kv_events import batches_of_a_run
 from .test_workload_sharegpt import FITTING, TOO_LONG, word_tokenizer
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
@@ -78,20 +65,6 @@ def made(name: str, write: Callable[[Path], Any]) -> bytes:
 
 FILES = {"steps.parquet": {"bytes": 1, "sha256": "0" * 64}}
 RECORD = {"schema": runschema.VERSION, **facts(Fake({})), "files": FILES}
-READINGS = tracing((0, 0), (SECOND, SECOND), (2 * SECOND, 2 * SECOND))
-CLOCK = facts_of(schema=runschema.VERSION, tracing=READINGS.as_written())
-
-
-def far_clock() -> dict[str, Any]:
-    """A record whose clock was read ages apart."""
-    return CLOCK | {"tracing": tracing((0, 0), (10**19, 1)).as_written()}
-
-
-def read_clock(path: Path) -> None:
-    found = EventClock.of_run(runfile.parse(read_json(path), path).tracing, path).ns(
-        np.array([0, 5, SECOND]), 0
-    )
-    assert np.all(np.diff(found) >= 0)
 
 
 def planned(*words: str) -> experiment.Experiment:
@@ -106,7 +79,7 @@ def read_experiment(path: Path) -> None:
 
 
 PATH = f"workload.path={__file__}"  # of any file, for now
-TRACE = planned("workload=trace", PATH, "batching=chunked", "overflow=swap", "tracing=sampled")
+TRACE = planned("workload=trace", PATH, "batching=chunked", "overflow=swap")
 
 
 def manifest_of(path: Path) -> None:
@@ -193,68 +166,6 @@ def table_kind(table: Table, frame: pd.DataFrame) -> FileKind:
 
     rows = tables.to_arrow(table, frame)
     return FileKind(table.file, parquet(rows), read, (other_columns(rows),))
-
-
-# --- KV events, and a server's recording
-
-FLUSHES = [*batches_of_a_run()[:3], Batch([(20, 5), (0, 3)], gpu=True, step=7).flush()]
-TEXT = json_lines(FLUSHES)
-
-
-def read_events(path: Path) -> None:
-    clock = EventClock.of_run(tracing((0, 0), (SECOND, SECOND)), path)
-    out = path.parent / "out"
-    account = write_kv_tables(path, out, Judge(RunFacts(clock)))
-    events = pq.read_table(out / "kv_events.parquet")
-    events.validate(full=True)
-    assert len(events) == account["rows"]
-    assert all(verdict["violations"] >= 0 for verdict in account["oracles"].values())
-    rising = np.all(np.less_equal(events["start_ns"], events["end_ns"]))
-    assert rising or account["oracles"]["event_outside_kernel"]["violations"]
-    tables.read(tables.KV_KERNELS, out / "kv_kernels.parquet")
-
-
-def flush(**changes: Any) -> bytes:
-    """A sound flush, and one with these changes."""
-    return compressed([Batch([(20, 1)]).flush(), Batch([(20, 1)]).flush() | changes])
-
-
-TWO = {"context_tokens": [0, 0], "scheduled_tokens": [1, 1], "block_table": [[0], [1]]}
-TWO["phases"] = ["decode", "decode"]
-
-
-def events(**changes: Any) -> bytes:
-    sound = Batch([(20, 1)]).flush()
-    return flush(events=sound["events"] | changes)
-
-
-def segments(*counts: int) -> bytes:
-    sound = Batch([(20, 1)]).flush()
-    total = sum(sound["segments"]["events"])
-    return flush(segments=sound["segments"] | {"events": [*counts[:3], counts[3] + total]})
-
-
-SEGMENT = "segment-00000001.jsonl.zst"
-
-
-def recorded(path: Path) -> None:
-    (found,) = segment_paths(record(path.parent / "recording"))
-    found.rename(path)
-
-
-RECORDING = made(SEGMENT, recorded)
-RECORDS = [json.loads(line) for line in zstandard.decompress(RECORDING, 1 << 20).splitlines()]
-
-
-def read_recording(path: Path) -> None:
-    """Collect a recording and look at it; what refuses one names the file or its directory."""
-    try:
-        collect_recording(path.parent)
-        look(path.parent)
-        for table in (tables.STEPS, tables.BATCH, tables.REQUESTS):
-            Run(path.parent).read(table)
-    except BadInput as error:
-        raise BadInput(str(error).replace(str(path.parent), str(path), 1)) from None
 
 
 # --- exports of Nsight Systems
@@ -428,12 +339,6 @@ KINDS = {
             (altered_json(RECORD),),
         ),
         FileKind(
-            "clock.json",
-            json.dumps(CLOCK).encode(),
-            read_clock,
-            (altered_json(CLOCK),),
-        ),
-        FileKind(
             "experiment.yaml",
             experiment.dump(TRACE).encode(),
             read_experiment,
@@ -442,18 +347,6 @@ KINDS = {
         FileKind("manifest.json", MANIFEST, read_manifest, (altered_json(json.loads(MANIFEST)),)),
         table_kind(LAYERS, LAYER_ROWS),
         table_kind(WORKLOAD, REQUESTS),
-        FileKind(
-            KERNEL_EVENTS,
-            zstandard.compress(TEXT),
-            read_events,
-            (
-                damaged(TEXT).map(zstandard.compress),
-                altered_lines(FLUSHES).map(zstandard.compress),
-            ),
-        ),
-        FileKind(
-            SEGMENT, RECORDING, read_recording, (altered_lines(RECORDS).map(zstandard.compress),)
-        ),
         FileKind(
             "trace.sqlite",
             EXPORT,
@@ -503,7 +396,6 @@ REFUSED = [
     (RUN_FILE, " " * (limits.LONGEST_JSON_BYTES + 1), "run.json: more than 67,108,864 bytes"),
     (RUN_FILE, json.dumps(RECORD | {"status": "asleep"}), "run.json: not the record of a run"),
     (RUN_FILE, json.dumps(RECORD | {"files": {"../x": FILES["steps.parquet"]}}), "files"),
-    ("clock.json", json.dumps(far_clock()), "tracing.clock.samples reach"),
     ("manifest.json", json.dumps({"study": "fake"}), "manifest lacks the key"),
     ("experiment.yaml", "a: &a [1]\n" + "b: " + "[" * 60 + "]" * 60, "nested more than 50"),
     ("experiment.yaml", "seed: 1\nseed: 2", "key 'seed' is given twice"),
@@ -520,38 +412,6 @@ REFUSED = [
     ),
     (WORKLOAD.file, parquet(no_utf_8()), "workload.parquet: not readable as Parquet"),
     ("trace.sqlite", EXPORT[:-PAGE_BYTES], "trace.sqlite: truncated, "),
-    (KERNEL_EVENTS, flush(requests=["7", "7"], **TWO), "requests has one twice"),
-    (KERNEL_EVENTS, zstandard.compress(TEXT[:-1]), "the last line has no end; the file was cut"),
-    (KERNEL_EVENTS, zstandard.compress(TEXT)[:-20], "the file was cut"),
-    (KERNEL_EVENTS, flush(context_tokens=[2**62]), "context_tokens"),
-    (KERNEL_EVENTS, flush(context_tokens=[2**31 - 1], block_size=1), "reads"),
-    (KERNEL_EVENTS, flush(scheduled_tokens=[2**30]), "tokens"),
-    (KERNEL_EVENTS, flush(tile_tokens=2**40), "tile_tokens is 1099511627776"),
-    (KERNEL_EVENTS, flush(block_size=16.0), "block_size is 16.0"),
-    (KERNEL_EVENTS, flush(layer=2**31), "layer is 2147483648"),
-    (KERNEL_EVENTS, flush(step=-1), "step is -1"),
-    (KERNEL_EVENTS, flush(origin_ticks=2**70), "origin_ticks is"),
-    (KERNEL_EVENTS, flush(origin_ticks=2**63 - 1), "tracing.clock has no reading"),
-    (KERNEL_EVENTS, flush(kv_heads=[2**40]), "kv_heads"),
-    (KERNEL_EVENTS, flush(kv_heads=[0, 0]), "kv_heads"),
-    (KERNEL_EVENTS, flush(requests=[7]), "requests"),
-    (KERNEL_EVENTS, flush(requests=["x" * 10_000]), "requests"),
-    (KERNEL_EVENTS, flush(block_table=[[2**40]]), "block_table"),
-    (KERNEL_EVENTS, flush(kernels=[{"kernel": "sort", "start_ticks": 0, "end_ticks": 1}]), "sort"),
-    (KERNEL_EVENTS, flush(kernels=Batch([(20, 1)]).flush()["kernels"] * 2), "kernels has 4"),
-    *[
-        (KERNEL_EVENTS, events(**{name: values}), f"events.{name}")
-        for name in ("kind", "start_ticks")
-        for values in (99_999_999_999, [0.5], ["0"], [2**64])
-    ],
-    (KERNEL_EVENTS, segments(2**63 - 1, 2**63 - 1, 2, 0), "segments.events"),
-    (KERNEL_EVENTS, segments(-1, 1, 0, 0), "segments.events"),
-    (KERNEL_EVENTS, zstandard.compress(nested(200_000).encode() + b"\n"), "line 1 is not a flush"),
-    (
-        SEGMENT,
-        zstandard.compress(nested(200_000).encode() + b"\n"),
-        "not readable as a segment of a recording",
-    ),
     *[
         ("trace.sqlite", partial(cell, table, column, value), f"table {table}: column '{column}'")
         for table, column, value in [
@@ -606,21 +466,7 @@ def test_names_of_an_export_that_are_no_utf_8_are_read() -> None:
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
 def test_a_sound_file_is_read_also_by_a_link(kind: FileKind, tmp_path: Path) -> None:
     assert kind.refusal(kind.sound) is None
-    for name, content in {**kind.beside, "elsewhere": kind.sound}.items():
-        (tmp_path / name).write_bytes(content)
-    (tmp_path / kind.name).symlink_to("elsewhere")
-    assert refusal(kind.read, tmp_path / kind.name) is None
-
-
-def link_to_itself(path: Path) -> None:
-    path.symlink_to(path)
-
-
-def link_to_a_device(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-NO_FILES: list[Callable[[Path], Any]] = [Path.mkdir, os.mkfifo, link_to_itself, link_to_a_device]
+    assert kind.refusal_by_a_link(tmp_path) is None
 
 
 @pytest.mark.timeout(60)  # opening a named pipe waits for a writer
@@ -629,10 +475,7 @@ NO_FILES: list[Callable[[Path], Any]] = [Path.mkdir, os.mkfifo, link_to_itself, 
 def test_what_is_no_file_is_refused(
     kind: FileKind, make: Callable[[Path], Any], tmp_path: Path
 ) -> None:
-    for name, content in kind.beside.items():
-        (tmp_path / name).write_bytes(content)
-    make(tmp_path / kind.name)
-    assert refusal(kind.read, tmp_path / kind.name)
+    assert kind.refusal_of_no_file(make, tmp_path)
 
 
 @pytest.mark.parametrize("suffix", ["-journal", "-wal"])
@@ -656,21 +499,6 @@ def test_a_view_without_end_is_no_table_of_an_export(tmp_path: Path) -> None:
 
 
 # --- bounded memory
-
-
-def test_a_line_that_grows_without_end_is_refused_in_little_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "LONGEST_FLUSH_BYTES", 1 << 20)
-    path = tmp_path / KERNEL_EVENTS
-    path.write_bytes(zstandard.compress(bytes(1 << 29)))
-    assert path.stat().st_size < 1 << 16
-    tracemalloc.start()
-    with pytest.raises(BadInput, match=f"{KERNEL_EVENTS}: line 1 is longer than 1,048,576 bytes"):
-        list(read_flushes(path))
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 1 << 28
 
 
 def test_more_rows_than_a_file_can_hold_are_not_read(
@@ -717,7 +545,7 @@ def test_a_command_says_it_in_a_line(
 ) -> None:
     changed = shutil.copytree(run.directory, tmp_path / "run")
     (changed / name).write_bytes(b"\xff")
-    assert cli.main(["explain", str(changed)]) == EXIT_BAD_INPUT
+    assert cli.main(["analyse", str(changed)]) == EXIT_BAD_INPUT
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert name in said

@@ -13,11 +13,11 @@ from kvscope.plan.models import KvLayers
 from kvscope.workload.requests import build
 
 CONFIG = Path(__file__).parents[2] / "config"
-MODELED = ("device=modeled", "engine.max_model_len=256", "workload.max_tokens=256")
+DRY = ("device=dry", "engine.max_model_len=256", "workload.max_tokens=256")
 
 
 def planned(*overrides: str, workload: str = "zipf") -> Experiment:
-    (one,) = expand(None, [*MODELED, f"workload={workload}", *overrides], CONFIG).experiments
+    (one,) = expand(None, [*DRY, f"workload={workload}", *overrides], CONFIG).experiments
     return one.experiment
 
 
@@ -40,7 +40,7 @@ def test_the_cache_has_the_blocks_of_all_requests_over_the_ratio(
 def test_a_request_counts_with_the_most_blocks_of_all_kv_groups(
     model: str, seed: int, size: int
 ) -> None:
-    words = (f"model={model}", "device.kernels=vllm", f"cache.block_size={size}", f"seed={seed}")
+    words = (f"model={model}", f"cache.block_size={size}", f"seed={seed}")
     asked = planned(*words, "cache.oversubscription=1")
 
     def held(kind: KvLayers, newest: int) -> int:

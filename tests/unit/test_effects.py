@@ -12,6 +12,7 @@ from kvscope.plan.complaints import all_keys
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope.workload import requests
+from tests.engine.conftest import last_of_each_key
 from tests.unit.keys_walked import IN_REQUESTS, LEFT_OUT, SMALL, WALKED
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -20,7 +21,7 @@ OF_PACKAGES = (
     *("buffers", "link_gb_per_s"),
 )
 ROOM = (
-    "device=modeled",
+    "device=dry",
     "model=llama-3.1-8b",
     "engine.max_model_len=32768",
     "cache.blocks=4096",
@@ -68,6 +69,7 @@ def built(words: list[str]) -> str:
     return requests.to_frame(requests.build(planned.experiment)).to_json()
 
 
+OLD = ("device=dry", "cache.admission=vllm-0.4.2")
 REFUSED: list[tuple[str, str]] = [
     (
         "engine.scheduler_reserve_full_isl=false",
@@ -92,11 +94,11 @@ REFUSED: list[tuple[str, str]] = [
 @pytest.mark.parametrize(("words", "sentence"), REFUSED)
 def test_what_is_as_the_default_is_refused_by_its_key(words: str, sentence: str) -> None:
     with pytest.raises(BadInput, match=sentence):
-        expand(None, ["device=modeled", *words.split()], CONFIG)
+        expand(None, [*last_of_each_key([*OLD, *words.split()])], CONFIG)
 
 
 def notes(*words: str) -> list[str]:
-    return effects.notes(expand(None, [*SMALL, *words], CONFIG))
+    return effects.notes(expand(None, ["device=dry", *SMALL, *words], CONFIG))
 
 
 def test_a_plan_says_what_a_varied_key_does_not_change() -> None:
@@ -115,4 +117,4 @@ def test_a_plan_says_what_a_varied_key_does_not_change() -> None:
 )
 def test_nothing_is_said_of_what_has_an_effect(words: str) -> None:
     given: list[Any] = words.split()
-    assert effects.notes(expand(None, ["device=modeled", *given][-2:], CONFIG)) == []
+    assert effects.notes(expand(None, ["device=dry", *given][-2:], CONFIG)) == []

@@ -16,7 +16,7 @@ from kvscope.plan.grid import expand
 ROOT = Path(__file__).parents[2]
 STUDY, OVERRIDES = "quickstart", ["device=modeled"]
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.packages]
 
 
 @pytest.fixture(scope="module")

@@ -16,22 +16,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
-from kvscope import cli, doctor, files, packages
-from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
+from kvscope import cli, doctor, packages
+from kvscope.errors import EXIT_DONE, EXIT_FAILED
 from kvscope.plan import resources
 from kvscope.processes import kill
 from kvscope.report import render
 from kvscope.run import profiler, provenance
 from kvscope.run.disturbance import entries, take_sample
 from kvscope.runschema import HardwareRecord
-from kvscope_kernels.engine.cpu.clock import has_steady_counter
-from kvscope_model.calibration import calibrate
 
 CONFIG = Path(__file__).parents[2] / "config"
 PLAN = ["plan", "--config-dir", str(CONFIG)]
@@ -245,7 +242,6 @@ def test_an_error_of_git_is_no_commit(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert provenance.source_commit() is None
-    assert has_steady_counter() in (False, True)
     before, after = take_sample(), take_sample()
     (judged,) = entries([(before, after)])
     assert judged["other_run"] is False
@@ -326,13 +322,6 @@ def test_streams_may_be_closed(closed: str) -> None:
     assert shell(f"{command('--version')} {closed}").returncode == EXIT_DONE
 
 
-FITTED = SimpleNamespace(lines=lambda: ["a table"])
-PUBLISHED = SimpleNamespace(
-    calibrate=lambda _: FITTED, write_errors=lambda _, path: files.write_text(path, "errors: {}")
-)
-"""Published times that are fitted in no time."""
-
-
 @contextmanager
 def full_disk() -> Any:
     """No file can grow, as for a user whose quota is used up."""
@@ -349,7 +338,6 @@ def full_disk() -> Any:
     [
         [*PLAN, "--write", "results"],
         ["new", "mine"],
-        ["calibrate", "--published", "--out", "fitted.yaml"],
     ],
 )
 def test_a_command_that_cannot_write_fails_and_leaves_nothing(
@@ -359,22 +347,9 @@ def test_a_command_that_cannot_write_fails_and_leaves_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(calibrate, "published_times", lambda: PUBLISHED)
     with full_disk():
         code = cli.main(words)
     assert code == EXIT_FAILED
     (sentence,) = capsys.readouterr().err.splitlines()
     assert "cannot be written (File too large)" in sentence
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-
-
-def test_what_is_no_regular_file_is_not_replaced_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As root replaces /dev/full by a file, and a full disk looks like an empty one."""
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    monkeypatch.setattr(calibrate, "published_times", lambda: PUBLISHED)
-    assert cli.main(["calibrate", "--published", "--out", str(pipe)]) == EXIT_BAD_INPUT
-    assert f"{pipe}: not a regular file" in capsys.readouterr().err
-    assert pipe.is_fifo()

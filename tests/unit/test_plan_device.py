@@ -27,7 +27,7 @@ def planned(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
     [
         ((), "1 experiment on device=cpu, about "),
         (("device=cuda",), "1 experiment on device=cuda, about "),
-        (("device=cpu,modeled",), "2 experiments on device=cpu,modeled, about "),
+        (("device=cpu,dry",), "2 experiments on device=cpu,dry, about "),
     ],
 )
 def test_a_plan_says_its_devices(
@@ -42,7 +42,7 @@ def test_a_plan_says_its_devices(
         ("cuda", (), 1),
         ("cuda", ("device=cpu,cuda",), 1),
         ("cuda", ("device=cuda",), 0),
-        ("cuda", ("device=modeled",), 0),
+        ("cuda", ("device=dry",), 0),
         ("cpu", (), 0),
         ("cpu", ("device=cuda",), 0),
     ],

@@ -272,6 +272,7 @@ TOOK_S = {
 }
 
 
+@pytest.mark.packages
 @pytest.mark.thorough
 @pytest.mark.parametrize(("study", "word"), TOOK_S)
 def test_a_modeled_study_takes_about_what_its_plan_says(
@@ -282,8 +283,8 @@ def test_a_modeled_study_takes_about_what_its_plan_says(
     assert TOOK_S[study, word] / 2 < batches.expected_s(needs) < TOOK_S[study, word] * 2
 
 
-MODELED = experiment("device=modeled", "model=opt-13b")
-MODELED_LONG = experiment("device=modeled", "model=opt-13b", "workload.num_requests=4000")
+MODELED = experiment("device=dry", "model=opt-13b")
+MODELED_LONG = experiment("device=dry", "model=opt-13b", "workload.num_requests=4000")
 
 
 @pytest.mark.parametrize("start_s", [0.02, 14.0])

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from kvscope import docs, plugins
-from kvscope.analyse.oracles.registry import all_oracles
 from kvscope.cli import main
 from kvscope.collect import importer
 from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput
@@ -178,35 +177,10 @@ def test_an_id_that_a_section_cannot_have_is_refused(install: Install, name: str
         sections.sections()
 
 
-def test_published_times_are_fitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "errors"
-    assert main(["calibrate", "--published", "--samples", "2", "--out", str(out)]) == EXIT_DONE
-    assert "pinned_copy_s" in capsys.readouterr().out
-    assert out.read_text() == "['copies']\n"
-
-
-def test_without_published_times_there_is_nothing_to_fit(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(plugins, "entry_points", _commands_alone)
-    assert main(["calibrate", "--published"]) == EXIT_BAD_INPUT
-    assert "there are none" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("words", ["overflow=adaptive", "overflow.victim=cheapest"])
-def test_without_a_cost_model_what_needs_one_is_refused(
-    words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_cost_model_what_needs_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "entry_points", _without_costs)
     with pytest.raises(BadInput, match="no package with a cost model is installed"):
-        expand(None, ["device=cpu", words], SHIPPED_CONFIG)
-
-
-def test_an_oracle_stands_on_the_checklist_where_it_says() -> None:
-    names = [oracle.name for oracle in all_oracles()]
-    at = names.index("dry_time_wrong")
-    following = ["modeled_time_wrong", "modeled_kernel_wrong", "modeled_output_wrong"]
-    assert names[at + 1 : at + 4] == following
+        expand(None, ["device=cpu", "overflow.victim=cheapest"], SHIPPED_CONFIG)
 
 
 def test_a_document_has_its_table() -> None:

@@ -57,13 +57,13 @@ class Noted:
     @property
     def groups(self) -> list[dict[Any, Any]]:
         """The KV groups, each with the values that `KvGroup` has."""
-        rows = self.fake.modeled.tables["kv_groups"].drop(columns="kv_group").astype(object)
+        rows = self.fake.virtual.tables["kv_groups"].drop(columns="kv_group").astype(object)
         return rows.where(rows.notna(), None).to_dict("records")
 
     @property
     def engine(self) -> dict[str, Any]:
         """What run.json says of it."""
-        return self.fake.modeled.facts["engine"]
+        return self.fake.virtual.facts["engine"]
 
     def replayed(self) -> RepeatTables:
         context = RepeatContext(
@@ -157,7 +157,7 @@ def _passes(
             finished_before=finished | before,
             preempted=step.preempted_requests,
             waiting=step.waiting_requests,
-            kv_blocks_free=fake.modeled.facts["engine"]["kv_blocks_total"] - step.kv_blocks_used,
+            kv_blocks_free=fake.virtual.facts["engine"]["kv_blocks_total"] - step.kv_blocks_used,
             host_blocks_used=step.host_blocks_used,
             output_ns=ns(step.start_s + step.schedule_s + step.forward_s),
             end_ns=ns(end),

@@ -17,7 +17,7 @@ from kvscope.report.render import svg
 from .marks import marks_of
 
 BASE = {"makespan_s": 10.0, "forward_passes": 100.0, "throughput_tokens_per_s": 50.0}
-# Of native_full, by the oversubscription: seconds, passes, and seconds in which nothing runs.
+# Of swap, by the oversubscription: seconds, passes, and seconds in which nothing runs.
 OTHERS = {
     1.5: (12.0, 100.0, 2.0),
     2.0: (13.0, 128.0, 0.2),
@@ -31,7 +31,7 @@ def study_of(directory: Path, seeds: int) -> StudyData:
     """A study whose runs have these metrics, the same for each seed."""
     rooms = ",".join(map(str, OTHERS))
     words = [
-        *("device=modeled", "overflow=recompute,native_full", f"cache.oversubscription={rooms}"),
+        *("device=dry", "overflow=recompute,swap", f"cache.oversubscription={rooms}"),
         "workload.num_requests=128",
         f"seed={','.join(map(str, range(seeds)))}",
     ]
@@ -39,7 +39,7 @@ def study_of(directory: Path, seeds: int) -> StudyData:
     runs = []
     for number, planned in enumerate(plan.experiments):
         values = dict(BASE)
-        if planned.experiment.overflow.name == "native_full":
+        if planned.experiment.overflow.name == "swap":
             room = planned.varied["cache.oversubscription"]
             values["makespan_s"], values["forward_passes"], values["offload_idle_s"] = OTHERS[room]
             values["throughput_tokens_per_s"] *= BASE["makespan_s"] / values["makespan_s"]

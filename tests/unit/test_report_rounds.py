@@ -15,8 +15,8 @@ from kvscope.report.findings import findings, headline
 from kvscope.report.load import load
 from kvscope.report.study import report
 
-from .modeled_runs import modeled
 from .report_fixture import Fake, write_study
+from .virtual_runs import virtual
 
 pytestmark = pytest.mark.thorough
 
@@ -74,7 +74,7 @@ def test_findings_have_intervals_and_no_word_on_rounds_that_are_not_shared(loade
     found = findings(load(["fake"], loaded))
     row = next(o for o in found.differences if o.metric.name == "throughput_tokens_per_s")
     assert row.ratio
-    ample, scarce = (modeled(name).tables["requests"]["finished_s"].max() for name in NAMES)
+    ample, scarce = (virtual(name).tables["requests"]["finished_s"].max() for name in NAMES)
     assert row.ratio.low < ample / scarce < row.ratio.high
     assert found.caveats == ()
 

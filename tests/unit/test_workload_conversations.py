@@ -16,8 +16,8 @@ from kvscope.workload.script import Text, cut
 
 from .test_workload_requests import experiment
 
-MODELED = (
-    "device=modeled",
+DRY = (
+    "device=dry",
     "model=llama-3.1-8b",
     "engine.max_model_len=65536",
     "cache.blocks=9999",
@@ -65,7 +65,7 @@ SYNTHETIC = ("workload=conversation", "workload.system_prompts=2")
 @given(seed=st.integers(0, 99), turns=st.integers(1, 9), sigma=st.sampled_from([0.0, 0.7]))
 def test_a_prompt_begins_with_all_that_was_said_before(seed: int, turns: int, sigma: float) -> None:
     words = (f"seed={seed}", f"workload.turns={turns}", f"workload.turns_sigma={sigma}")
-    found = build(experiment(*SYNTHETIC, *words, *MODELED))
+    found = build(experiment(*SYNTHETIC, *words, *DRY))
     known = by_id(found)
     for one in found:
         assert len(outputs(one)) == one.output_tokens
@@ -78,7 +78,7 @@ def test_a_prompt_begins_with_all_that_was_said_before(seed: int, turns: int, si
 
 
 def test_conversations_share_their_system_prompt_and_nothing_else() -> None:
-    found = build(experiment(*SYNTHETIC, "workload.system_tokens=50", *MODELED))
+    found = build(experiment(*SYNTHETIC, "workload.system_tokens=50", *DRY))
     first = [one for one in found if one.turn == 0]
     for one in first:
         for other in first:
@@ -90,7 +90,7 @@ def test_conversations_share_their_system_prompt_and_nothing_else() -> None:
 
 def test_fewer_conversations_are_the_first_of_more() -> None:
     few, many = (
-        build(experiment(*SYNTHETIC, f"workload.num_conversations={n}", *MODELED)) for n in (3, 6)
+        build(experiment(*SYNTHETIC, f"workload.num_conversations={n}", *DRY)) for n in (3, 6)
     )
     for one, other in zip(few, many, strict=False):
         assert np.array_equal(one.prompt_token_ids, other.prompt_token_ids)
@@ -99,7 +99,7 @@ def test_fewer_conversations_are_the_first_of_more() -> None:
 
 def test_one_length_changed_leaves_the_others() -> None:
     short, long = (
-        build(experiment(*SYNTHETIC, f"workload.output_tokens={n}", *MODELED)) for n in (20, 40)
+        build(experiment(*SYNTHETIC, f"workload.output_tokens={n}", *DRY)) for n in (20, 40)
     )
     assert [one.think_s for one in short] == [one.think_s for one in long]
     first = [[len(o.prompt_token_ids) for o in some if o.turn == 0] for some in (short, long)]
@@ -108,8 +108,8 @@ def test_one_length_changed_leaves_the_others() -> None:
 
 def test_a_turn_that_is_too_long_is_left_out_with_what_follows() -> None:
     words = (*SYNTHETIC, "workload.turns=9", "workload.turns_sigma=0")
-    whole = build(experiment(*words, *MODELED))
-    found = build(experiment(*words, "workload.max_tokens=300", *MODELED))
+    whole = build(experiment(*words, *DRY))
+    found = build(experiment(*words, "workload.max_tokens=300", *DRY))
     short = [one for one in whole if len(one.prompt_token_ids) + one.output_tokens <= 300]
     assert 0 < len(found) < len(whole)
     assert [(o.conversation, o.turn) for o in found] == [(o.conversation, o.turn) for o in short]
@@ -117,7 +117,7 @@ def test_a_turn_that_is_too_long_is_left_out_with_what_follows() -> None:
 
 def test_conversations_arrive_and_not_their_turns() -> None:
     words = ("workload.arrival=poisson", "workload.rate_per_s=2")
-    found = build(experiment(*SYNTHETIC, *words, *MODELED))
+    found = build(experiment(*SYNTHETIC, *words, *DRY))
     arrivals = [one.arrival_s for one in found if one.arrival_s is not None]
     assert len(arrivals) == 8
     assert arrivals == sorted(arrivals)
@@ -137,11 +137,11 @@ def write(tmp_path: Path):
 
 
 def mooncake(path: Path | str, *words: str) -> list[Request]:
-    return build(experiment("workload=mooncake", f"workload.path={path}", *words, *MODELED))
+    return build(experiment("workload=mooncake", f"workload.path={path}", *words, *DRY))
 
 
 def agents(path: Path | str, *words: str) -> list[Request]:
-    return build(experiment("workload=agents", f"workload.path={path}", *words, *MODELED))
+    return build(experiment("workload=agents", f"workload.path={path}", *words, *DRY))
 
 
 def row(t: int, tokens: int, ids: list[Any], out: int = 5) -> dict[str, Any]:
@@ -301,7 +301,7 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
 def test_bad_lines_are_refused_with_their_place(write, workload, content, said) -> None:
     path = write(content)
     with pytest.raises(BadInput) as refused:
-        build(experiment(f"workload={workload}", f"workload.path={path}", *MODELED))
+        build(experiment(f"workload={workload}", f"workload.path={path}", *DRY))
     assert said in str(refused.value)
     assert f"{path}:1: " in str(refused.value)
 
@@ -318,7 +318,7 @@ def test_a_request_that_comes_before_no_pass_is_refused(write, passes, said) -> 
     path = write(row(0, 9, [1]) | passes)
     words = ("workload=mooncake", f"workload.path={path}", "workload.arrival=passes")
     with pytest.raises(BadInput, match=f"{path}:1: {said}"):
-        build(experiment(*words, *MODELED))
+        build(experiment(*words, *DRY))
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ def test_what_cannot_work_is_refused_when_it_is_planned(words: list[str], said: 
 
 def test_more_conversations_than_there_are_is_refused() -> None:
     with pytest.raises(BadInput, match="is to have 7 conversations, but there are 6"):
-        build(experiment("workload=agents", "workload.num_conversations=7", *MODELED))
+        build(experiment("workload=agents", "workload.num_conversations=7", *DRY))
 
 
 def test_a_request_that_is_too_long_names_the_remedy() -> None:

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from cuda_cases import CASES, LAYER, Case
+from triton_interpreted import UNTOUCHED, Outcome, attention
 
 from smoke.place import DEVICE, REHEARSED, sentence, store
-from tests.gpu.cases import CASES, LAYER, Case
-from tests.gpu.interpreted import UNTOUCHED, Outcome, attention
 
 TOLERANCES = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 2e-2}
 DESCRIBED = ["kind", "row", "kv_head", "block_position", "offset_tokens", "tokens"]

@@ -1,5 +1,5 @@
 """What kvscope's own tests share: components that may be absent, the warm process."""
 
-from tests.conftest import forked, require, warm, warming
+from tests.conftest import forked, require, triton, warm, warming
 
-__all__ = ["forked", "require", "warm", "warming"]
+__all__ = ["forked", "require", "triton", "warm", "warming"]

@@ -3,7 +3,7 @@
 Two values of such a key are two experiments with the same records. Where the second one is of
 no use, `rules` refuses it; the others are listed here, and `kvscope plan` says it where the
 command line gives such a key, or nothing else tells two experiments apart.
-`tests/engine/test_effects.py` walks all keys and finds what neither refuses nor says.
+`test_effects_modeled.py` of kvscope-model walks all keys and finds what neither refuses nor says.
 """
 
 import json

@@ -11,8 +11,8 @@ import pytest
 
 from kvscope.analyse.records import read_records
 from kvscope.verdict import HELD, VIOLATED
+from tests.engine.conftest import directory_of
 from tests.engine.forged_runs import found, noticed
-from tests.engine.test_modeled import directory_of
 from tests.warm import Warm
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]

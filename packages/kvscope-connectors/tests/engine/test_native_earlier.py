@@ -18,7 +18,7 @@ from kvscope.earlier import ALL_COPIES
 from kvscope.errors import BadInput
 from kvscope.verdict import VIOLATED
 from kvscope_connectors.table import JOBS
-from tests.engine.test_modeled import directory_of
+from tests.engine.conftest import directory_of
 from tests.warm import Warm
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.thorough]

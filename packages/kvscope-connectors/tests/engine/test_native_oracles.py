@@ -10,8 +10,8 @@ import pytest
 from kvscope.analyse.records import Records, read_records
 from kvscope.copies import IN, OUT
 from kvscope.verdict import HELD, VIOLATED
+from tests.engine.conftest import directory_of
 from tests.engine.forged_runs import Forgery, found, noticed, scaled, with_frame
-from tests.engine.test_modeled import directory_of
 from tests.warm import Warm
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]

@@ -7,8 +7,8 @@ import pytest
 
 from kvscope.analyse.records import Records, read_records
 from kvscope.copies import INPUTS, OUT
+from tests.engine.conftest import directory_of, last_of_each_key
 from tests.engine.forged_runs import Forgery, noticed
-from tests.engine.test_modeled import directory_of
 from tests.warm import Warm
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -80,3 +80,10 @@ def test_activations_have_the_type_of_the_model_beside_k_and_v_of_eight_bits(war
     assert len(found.saved)
     engine = found.record.engine
     assert engine.input_block_bytes == 16 * 4 * 256 * 4  # tokens, layers, numbers of four bytes
+
+
+def test_a_replay_agrees_of_what_a_host_has_no_room_for(warm: Warm) -> None:
+    words = last_of_each_key([*WORDS, "overflow.host_blocks=8"])
+    found = read_records(directory_of(warm, words, "saves, a small pool"))
+    assert found.preemptions["refused"].any()
+    assert noticed(found) == set()

@@ -13,8 +13,8 @@ from kvscope.analyse.oracles.workload import workload_differs
 from kvscope.analyse.records import Records, read_records
 from kvscope.oracle import NONE
 from kvscope.verdict import HELD, VIOLATED
+from tests.engine.conftest import directory_of
 from tests.engine.forged_runs import Forgery, everything, found, moved, scaled, with_fact
-from tests.engine.test_modeled import directory_of
 from tests.warm import Warm
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]

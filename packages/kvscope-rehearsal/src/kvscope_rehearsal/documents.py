@@ -168,7 +168,7 @@ def nowhere(report: Report) -> str | None:
     return None
 
 
-SMOKE = "tests/gpu/test_smoke.py"
+SMOKE = "packages/kvscope-rehearsal/tests/gpu/test_smoke.py"
 POLICIES = "packages/kvscope-rehearsal/tests/engine/test_rehearsed_policies.py"
 STUDY = "packages/kvscope-rehearsal/tests/workflow/test_rehearsed_study.py"
 PACKS = "packages/kvscope-rehearsal/tests/workflow/test_rehearsed_packs.py"

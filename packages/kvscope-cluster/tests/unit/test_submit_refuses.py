@@ -1,0 +1,25 @@
+"""`kvscope submit` refuses what a plan refuses."""
+
+from pathlib import Path
+
+import pytest
+
+from kvscope import cli, workflow
+from kvscope.errors import EXIT_BAD_INPUT, BadInput
+from tests.unit.test_plan_gpu import CONFIG, OF_CONFIG, TOO_LARGE
+
+
+def test_snakemake_and_submit_refuse_what_plan_refuses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["plan", *TOO_LARGE, *OF_CONFIG]) == EXIT_BAD_INPUT
+    assert cli.main(["submit", *TOO_LARGE, "--cluster", "local", "--dry-run", *OF_CONFIG]) == (
+        EXIT_BAD_INPUT
+    )
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2
+    assert said[0] == said[1]
+    with pytest.raises(BadInput, match="must fit into"):
+        workflow.plan(workflow.Options(None, TOO_LARGE), CONFIG, tmp_path)
+    assert not list(tmp_path.rglob("manifest.json"))

@@ -1,1 +1,0 @@
-"""The CUDA kernels, without a GPU: run by Triton's interpreter, and compiled for real ones."""
