@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from test_dry_and_modeled import MODELED  # of kvscope-model
 from test_native_conversations import words_of  # of kvscope-connectors
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
@@ -22,7 +23,7 @@ from tests.warm import Warm
 from ..conftest import Require
 from . import scheduled_by
 from .other_vllm import ROOT, pinned, python_of
-from .test_dry import DRY, MODELED, words
+from .test_dry import DRY, words
 
 pytestmark = [pytest.mark.engine, pytest.mark.thorough]
 
