@@ -38,7 +38,7 @@ demo: env try-nsys
 # Of how many tests, the slowest, the time is printed; 0: of all. The tests of packages that do not
 # differ from SINCE are left to `make test-rest`.
 DURATIONS ?= 10
-SINCE ?= @{upstream}
+SINCE ?= HEAD@{upstream}
 PYTEST = pytest --since "$(SINCE)" -n 3 --dist loadfile --no-loadscope-reorder --durations=$(DURATIONS) --durations-min=0.5
 
 test: env-dev try-nsys

@@ -4,6 +4,7 @@
 those whose tests are due (`tests.changed_packages`).
 """
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where no thorough test runs, files that have no other are not even imported."""
+    if config.option.markexpr != "not thorough":
+        return None
+    waits = _waits(collection_path, config.getoption("since"))
+    return True if waits or _has_thorough_ones_alone(collection_path) else None
+
+
+def _has_thorough_ones_alone(path: Path) -> bool:
+    of_unit = "unit" in path.relative_to(ROOT).parts
+    is_file = path.suffix == ".py" and path.name.startswith("test_")
+    return is_file and not of_unit and "representative" not in path.read_text(encoding="utf-8")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark as thorough what needs real components, unless it is marked as representative.
@@ -36,10 +51,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     What is exhaustive is so, too, and the tests of packages that are not due.
     """
     since = config.getoption("since")
-    due = changed_packages.due(ROOT, since) if since else None
     for item in items:
-        directories = item.path.relative_to(ROOT).parts
-        real = "unit" not in directories and not item.get_closest_marker("representative")
-        unchanged = directories[0] == "packages" and due is not None and directories[1] not in due
-        if real or unchanged or item.get_closest_marker("exhaustive"):
+        real = "unit" not in item.path.relative_to(ROOT).parts
+        stands_for_others = item.get_closest_marker("representative")
+        exhaustive = item.get_closest_marker("exhaustive")
+        if (real and not stands_for_others) or exhaustive or _waits(item.path, since):
             item.add_marker(pytest.mark.thorough)
+
+
+def _waits(path: Path, since: str | None) -> bool:
+    """Whether a path is of a package whose tests are not due."""
+    parts = path.relative_to(ROOT).parts
+    of_package = parts[:1] == ("packages",) and len(parts) > 1
+    return of_package and bool(since) and parts[1] not in _due(str(since))
+
+
+@cache
+def _due(since: str) -> set[str]:
+    return changed_packages.due(ROOT, since)

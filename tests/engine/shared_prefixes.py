@@ -14,7 +14,6 @@ from kvscope.engine.overflow.policy import Victim
 from kvscope.engine.overflow.recompute import Recompute
 from kvscope.engine.port import Engine
 from kvscope.engine.recording import Recording
-from kvscope.engine.vllm.prefix_cache import PrefixCache
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope.run.serving import serve
@@ -164,6 +163,8 @@ COUNTED = ("preemptions", "hits", "evictions")
 
 def uncomputed_blocks(seeds: range, forgets: bool = True) -> list[Any]:
     """Those of requests that often lose their blocks in the schedule that was to fill one."""
+    from kvscope.engine.vllm.prefix_cache import PrefixCache
+
     forget = mock.patch.object(PrefixCache, "forget_uncomputed")
     with nullcontext() if forgets else forget:
         found, _ = served(seeds, "mixed, fullest first", *DRY)

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,6 @@ from kvscope.runschema import NO_RECORD, VERSION, RunRecord
 from tests.run_records import facts_of, record_of
 
 ROOT = Path(__file__).parents[2]
-SOURCES = {path: ast.parse(path.read_text()) for path in ROOT.glob("src/kvscope/**/*.py")}
-SOURCES |= {p: ast.parse(p.read_text()) for p in ROOT.glob("packages/kvscope-*/src/**/*.py")}
 
 OF_OTHERS = (
     # What a stretch of a request's life has.
@@ -27,9 +26,16 @@ OF_OTHERS = (
 """Modules where `facts` are those of something else, or the entries of a run.json to be written."""
 
 
+@cache
+def sources() -> dict[Path, ast.Module]:
+    """The modules of kvscope and its packages, parsed."""
+    places = ("src/kvscope/**/*.py", "packages/kvscope-*/src/**/*.py")
+    return {path: ast.parse(path.read_text()) for place in places for path in ROOT.glob(place)}
+
+
 def digs() -> Iterator[str]:
     """Places that take the dictionary of a run, with their lines."""
-    for path, tree in SOURCES.items():
+    for path, tree in sources().items():
         if any(part in path.as_posix() for part in OF_OTHERS):
             continue
         called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
@@ -52,7 +58,7 @@ def test_no_module_digs_in_run_json() -> None:
     "code", ["run.facts['status']", "runfile.read_run(place)", "read_json(place / RUN_FILE)"]
 )
 def test_a_dig_is_noticed(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SOURCES, Path("new.py"), ast.parse(f"found = {code}"))
+    monkeypatch.setitem(sources(), Path("new.py"), ast.parse(f"found = {code}"))
     assert "new.py:1" in [*digs()]
 
 
