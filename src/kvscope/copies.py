@@ -6,11 +6,13 @@ The measured process computes this of its warm-up, `kvscope check` of the repeat
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from kvscope.runschema import RunRecord
 from kvscope.time_sources import MODELED
+
+if TYPE_CHECKING:  # planning, which reads no table, does without
+    import pandas as pd
 
 OUT, IN = DIRECTIONS = ("out", "in")
 """To the host, and back to the device."""
@@ -45,7 +47,7 @@ def clock_of(record: RunRecord) -> str:
     return DEVICE_CLOCK if record.engine.copies_awaited is False else HOST_CLOCK
 
 
-def copies_of(transfers: pd.DataFrame) -> Copies:
+def copies_of(transfers: "pd.DataFrame") -> Copies:
     """`count` and `fastest_bytes_per_s` of the copies of each kind in a `transfers` table.
 
     In bytes a second of their own time; empty without copies.

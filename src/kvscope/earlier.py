@@ -85,7 +85,7 @@ def read_transfers(directory: Path, record: RunRecord) -> pd.DataFrame:
 def read_jobs(directory: Path, record: RunRecord) -> pd.DataFrame:
     """Its table of jobs."""
     rows = read_copies(directory, record)
-    own = rows[rows["job"].notna()][list(jobs.NONE)].reset_index(drop=True)
+    own = rows[rows["job"].notna()][jobs.JOBS.names].reset_index(drop=True)
     return own.astype({"job": "int64"})
 
 

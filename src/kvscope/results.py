@@ -19,9 +19,8 @@ from kvscope.errors import BadInput
 from kvscope.layout import MANIFEST, RESULTS, STUDIES, tables_directory
 from kvscope.run_data import RunData, of_repeat
 from kvscope.runschema import EVIDENCE, JOBS, TRANSFERS, RunRecord
-from kvscope.tables import ANALYSIS_TABLES, HOST_TABLES, Table
+from kvscope.tables import ANALYSIS_TABLES, HOST_TABLES, Table, jobs
 from kvscope.tables.added import AddedTable, JobTable, NoTable, added_tables, job_table
-from kvscope.tables.jobs import NONE
 from kvscope.time_sources import time_source_of
 
 SOURCED = tuple(t for t in (*HOST_TABLES, *ANALYSIS_TABLES) if "time_source" in t.names)
@@ -116,7 +115,7 @@ class Run(RunData):
         """The jobs of all repeats; no rows if the run has no table of them."""
         found = job_table()
         if found is None or found.table.name not in self.added_names:
-            return NONE
+            return jobs.JOBS.empty()
         return self.added(found.table.name)
 
     def _read_added(self, added: AddedTable) -> pd.DataFrame:

@@ -26,7 +26,7 @@ from kvscope.kv_plan import has_one_block_table, held_blocks
 from kvscope.passes import DECODE, PREFILL, phase_of_tokens
 from kvscope.run_data import with_jobs
 from kvscope.sharing import BlockContent, Holders
-from kvscope.tables.jobs import JOBS, NONE
+from kvscope.tables.jobs import JOBS
 
 NANOSECONDS = 1e-9
 RECORDED = (
@@ -100,7 +100,7 @@ class RepeatTables:
     layers: pd.DataFrame
     requests: dict[str, RequestState] = field(default_factory=dict)
     counted: dict[str, int] = field(default_factory=dict)  # preemptions, as the scheduler counts
-    jobs: pd.DataFrame = field(default_factory=lambda: NONE)  # of whichever package has them
+    jobs: pd.DataFrame = field(default_factory=JOBS.empty)  # of whichever package has them
     added: dict[str, pd.DataFrame] = field(default_factory=dict)  # tables of other packages
 
     @property

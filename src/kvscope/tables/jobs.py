@@ -47,5 +47,4 @@ COLUMNS = (
 )
 """The columns of a table of jobs. A store copies out of the KV cache, a load into it."""
 JOBS = Table("jobs", "one copy beside the passes", COLUMNS)
-NONE = JOBS.empty()
-"""The jobs of a run that has no table of them."""
+"""Without a row, the jobs of a run that has no table of them."""
