@@ -61,14 +61,14 @@ class _AccountRecord(Record, strict=True):
 
 
 class _OracleResult(Record, strict=True):
-    """What an oracle found among the KV events."""
+    """Violations that an oracle found among the KV events."""
 
     violations: Whole
     first: str
 
 
 class _KvEventsRecord(Record, strict=True):
-    """What was collected of the KV events."""
+    """Rows and oracles' results of the collected KV events."""
 
     rows: Whole
     oracles: dict[str, _OracleResult]
@@ -220,7 +220,7 @@ def require_unchanged(out: Path, facts: dict[str, Any], *names: str) -> None:
 
 
 def complaints(out: Path, account: str, run: Path) -> list[str]:
-    """What is wrong with an account and its files, one sentence each; empty without an account."""
+    """Faults of an account and its files, one sentence each; empty without an account."""
     if not (out / account).exists():
         return []
     try:

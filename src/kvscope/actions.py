@@ -22,7 +22,7 @@ GROUP = "kvscope.action"
 
 @dataclass(frozen=True)
 class Action:
-    """What is done with the blocks of a victim.
+    """An action with the blocks of a victim.
 
     `keeps`: the victim's tokens are not computed again when it resumes. `copies`: its blocks are
     copied to the host pool and back, or the victim is recomputed if the pool is full. `rebuilds`:

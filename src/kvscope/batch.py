@@ -132,7 +132,7 @@ def _make_all_tables(jobs: Sequence[Job], line: Line) -> dict[str, str | None]:
 
 
 def _size_bytes(directory: Path) -> int:
-    """Of all files in a run's directory."""
+    """Size and SHA-256 of all files in a run's directory."""
     return sum(path.stat().st_size for path in directory.iterdir() if path.is_file())
 
 

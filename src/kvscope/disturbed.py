@@ -68,7 +68,7 @@ def _reasons(found: Load, fastest_s: float | None) -> Iterator[str]:
 
 
 def _shared(found: Load, fastest_s: float | None) -> Iterator[str]:
-    """What the neighbours of the pack did, where strangers would have disturbed the repeat."""
+    """Sentences on neighbours of the pack whose work would have been a disturbance by strangers."""
     neighbours, waiting = (found[key] or 0.0 for key in ("neighbour_cpu_share", "waiting_share"))
     if neighbours > MAXIMUM_OTHERS:
         yield f"its pack's other members used {_of_cores(neighbours, found)}"

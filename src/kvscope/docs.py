@@ -141,7 +141,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
 
 @cache
 def blocks() -> dict[str, Callable[[], str]]:
-    """What makes each table, by its name; those of other packages, too."""
+    """The function that makes each generated block, by name; those of other packages included."""
     others = {name: plugins.load(GROUP, name, FunctionType) for name in plugins.names(GROUP)}
     return BLOCKS | others
 

@@ -1,4 +1,4 @@
-"""What the operating system says of this machine, as far as it says anything, and its vLLM.
+"""Facts about this machine from the operating system, and the vLLM that is installed.
 
 Only the standard library is imported here, and nothing here raises: a container, a hardened kernel
 or another processor may hide any file of /proc and /sys.
@@ -44,7 +44,7 @@ def load_1min() -> float | None:
 
 
 def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
-    """What /proc/cpuinfo says of the first core, by name; ARM has no 'model name' or 'cpu MHz'."""
+    """Fields of the first core in /proc/cpuinfo, by name; ARM has no 'model name' or 'cpu MHz'."""
     first, _, _ = system_text(cpuinfo).partition("\n\n")
     fields = (line.partition(":") for line in first.splitlines())
     return {name.strip(): value.strip() for name, _, value in fields}

@@ -40,7 +40,7 @@ def violations(places: Sequence[Any] | npt.NDArray[Any], words: Callable[[Any], 
 
 @dataclass(frozen=True)
 class Need(Generic[Subject]):
-    """What a run must have recorded for an oracle to apply: a description and a predicate."""
+    """Condition for an oracle to apply to a run: a description and a predicate."""
 
     words: str = ""
     met: Callable[[Subject], bool] = lambda _: True
@@ -74,7 +74,7 @@ class Oracle(Generic[Subject]):
 
     @property
     def sentence(self) -> str:
-        """What must hold: the first paragraph of the function's docstring, on one line."""
+        """The rule that must hold: the first paragraph of the function's docstring, on one line."""
         return self._paragraphs[0]
 
     @property

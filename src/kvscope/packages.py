@@ -43,7 +43,7 @@ class Flaw(NamedTuple):
 
 
 def find_flaws(*parts: str) -> list[Flaw]:
-    """What is damaged or not as the parts pin it (build, cpu, cuda, dev, checkout)."""
+    """Packages that differ from the pins of the parts (build, cpu, cuda, dev, checkout)."""
     records = installed()
     wanted = {
         name: Pin(name, version_of(r), f"{name}=={version_of(r)}") for name, r in records.items()

@@ -1,4 +1,4 @@
-"""What installed packages add to kvscope: entry points, by group and name.
+"""Entry points that installed packages register, by group and name.
 
 A package registers an object in its pyproject.toml, as docs/EXTENDING.md shows:
 
@@ -47,7 +47,7 @@ def origin(group: str, name: str) -> str | None:
 
 
 def origin_of(point: EntryPoint) -> str | None:
-    """The same of an entry point."""
+    """The origin of an entry point, as of `origin`."""
     if point.dist is None or point.dist.name == "kvscope":
         return None
     return f"{point.dist.name} {point.dist.version}, {point.value}"

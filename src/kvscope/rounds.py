@@ -164,7 +164,7 @@ class Rounds:
 
     @cached_property
     def _cells(self) -> "dict[str, _Cells]":
-        """Of each experiment, one entry a round: the means over its repeats of that round."""
+        """Means over the repeats of each round, one entry a round, by experiment."""
         found: dict[str, dict[Hashable, list[tuple[float, float]]]] = defaultdict(dict)
         logs = np.log(np.asarray(self.time, dtype=float)).tolist()
         rows = zip(self.experiment, self.round, logs, self.waiting, strict=True)

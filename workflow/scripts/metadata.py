@@ -1,4 +1,4 @@
-"""What archives and registries are told of the project follows from CITATION.cff.
+"""Metadata of archives and registries, made from CITATION.cff.
 
 python workflow/scripts/metadata.py            writes codemeta.json, .zenodo.json and, of every
                                                pyproject.toml, version, authors and repository

@@ -135,7 +135,7 @@ def _slices(file: pq.ParquetFile) -> Iterator[pa.Table]:
 
 
 def _keys(rows: pa.Table, row: int) -> str:
-    """What a row is about: ' (repeat 0, step 4)'."""
+    """Keys of a row, for a sentence: ' (repeat 0, step 4)'."""
     keys = [(name, rows[name][row].as_py()) for name in KEYS if name in rows.column_names]
     known = ", ".join(f"{name} {value}" for name, value in keys if value is not None)
     return f" ({known})" if known else ""

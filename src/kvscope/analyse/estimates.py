@@ -87,7 +87,7 @@ class Ratio:
 
 
 class Estimates:
-    """What several experiments say of each metric, by the names that they are given."""
+    """Estimates of each metric from several experiments, by the names that they are given."""
 
     def __init__(self, experiments: Mapping[str, ExperimentMetrics]) -> None:
         self._experiments = dict(experiments)

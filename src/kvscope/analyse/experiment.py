@@ -135,7 +135,7 @@ def metrics_of(
 def _modeled_intervals(
     records: Records, values: Mapping[Metric, float]
 ) -> Mapping[str, tuple[float, float]]:
-    """Of metrics of a modeled run the intervals that its device gives."""
+    """Intervals of a modeled run's metrics, as its device gives them."""
     if records.time_source != MODELED or records.steps.empty:
         return {}
     found = experiment_of(records).device.intervals

@@ -78,7 +78,7 @@ def output_hashes(requests: pd.DataFrame) -> pd.Series:
 
 
 def _same_tokens(one: Outputs) -> str:
-    """What tokens depend on, as text; arrivals and timeouts are not among these settings."""
+    """Settings that tokens depend on, as text, without arrivals and timeouts."""
     settings = one.settings
     workload = settings.get("workload", {})
     requests = {key: value for key, value in workload.items() if key not in IRRELEVANT_TO_TOKENS}

@@ -24,11 +24,11 @@ class PassDurations:
 
     @classmethod
     def of(cls, steps: pd.DataFrame, batch: pd.DataFrame) -> Self:
-        """Of the passes in the tables of a run."""
+        """Durations of the passes in the tables of a run."""
         return cls(steps, due.decode_passes(steps, batch))
 
     def retimed(self, steps: pd.DataFrame) -> Self:
-        """Of the same passes with other durations."""
+        """A copy with other durations of the passes."""
         return replace(self, steps=steps, passes=self.passes.assign(duration_s=steps["duration_s"]))
 
     @cached_property
@@ -42,7 +42,7 @@ class PassDurations:
 
     @cached_property
     def held_out_due_s(self) -> pd.Series:
-        """The same for each plain decode pass, by a fit that leaves it out."""
+        """Expected duration of each plain decode pass, by a fit that leaves it out."""
         return due.held_out_due_s(self.passes)
 
     @property

@@ -65,7 +65,7 @@ def import_run(kind: str, paths: Sequence[Path], out: Path, series: str | None =
 def provenance(
     kind: str, paths: Sequence[Path], series: str | None = None, evidence: Collection[str] = ()
 ) -> dict[str, Any]:
-    """What run.json says of where a run came from, and of the `evidence` that it has.
+    """Entries of run.json on the origin of an imported run and the `evidence` that it has.
 
     The id depends on the files' content, not on their order.
     """
@@ -85,7 +85,7 @@ def provenance(
 
 
 def imported_clock(duration_s: float, utc_ns: int | None = None) -> dict[str, Any]:
-    """What run.json says of the clock of one repeat, whose start in UTC may not be known."""
+    """Entry of run.json for the clock of one repeat, whose start in UTC may not be known."""
     repeat = {"repeat": 0, "start_ns": 0, "duration_s": round(duration_s, 6)}
     return {"run_start_monotonic_ns": 0, "run_start_utc_ns": utc_ns, "repeats": [repeat]}
 

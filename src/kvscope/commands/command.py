@@ -1,4 +1,4 @@
-"""What a command of the command line is: a function, its arguments, and examples."""
+"""Commands of the command line: a function, its arguments, and examples."""
 
 import argparse
 import textwrap

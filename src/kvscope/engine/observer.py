@@ -32,7 +32,7 @@ class ObservedPass(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """What a request has just before it is preempted."""
+    """State of a request just before it is preempted."""
 
     step: int  # the pass that is being scheduled
     time_ns: int

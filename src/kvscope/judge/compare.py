@@ -41,7 +41,7 @@ class Difference:
 
 @dataclass
 class Comparison:
-    """What a run was held against, and what differs."""
+    """Replay of a run, and the differences from it."""
 
     cells: int = 0
     differences: list[Difference] = field(default_factory=list)

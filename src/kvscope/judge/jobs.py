@@ -35,7 +35,7 @@ class Store:
 
     @property
     def loaded_blocks(self) -> tuple[int, int]:
-        """Of its blocks, those that were loaded: at least and at most."""
+        """Least and greatest number of its blocks that were loaded."""
         return len(self.loaded), len(self.loaded | self.perhaps)
 
 
@@ -159,7 +159,7 @@ class Offloading:
             yield from self._too_many()
 
     def store_rest(self) -> Iterator[str]:
-        """The same of the stores after the last pass."""
+        """Match the stores after the last pass; yields what is wrong."""
         for request, full in self._ended:
             self._offer(request, full)
         self._rest = yield from self._match(self._rest)

@@ -1,4 +1,4 @@
-"""What requests hold of the KV cache: counts by KV group, or blocks of which each is known."""
+"""Blocks that requests hold: counts by KV group, or blocks of which each is known."""
 
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Protocol
@@ -47,7 +47,7 @@ class Memory(Protocol):
         """A request gives all its blocks back."""
 
     def forget_uncomputed(self, request: Request, step: int) -> None:
-        """What a pass was to fill is not in the prefix cache: the request was preempted."""
+        """Drop blocks that a pass was to fill from the prefix cache: the request was preempted."""
 
     def held(self, request: Request) -> list[int]:
         """Blocks of each group that a request holds."""
@@ -224,7 +224,7 @@ class Blocks:
         request.computing = False
 
     def forget_uncomputed(self, request: Request, step: int) -> None:
-        """What a pass was to fill is not in the prefix cache: the request was preempted."""
+        """Drop blocks that a pass was to fill from the prefix cache: the request was preempted."""
         for block in request.blocks[: request.cached]:
             if block.content is not None and block.content[::2] == (request.id, step):
                 self.pool.forget(block)

@@ -23,7 +23,7 @@ class Lost:
 
 @dataclass(slots=True)
 class InPool:
-    """What the host pool has of a victim: tokens and blocks, without those at some places."""
+    """Tokens and blocks of a victim in the host pool, without those at some places."""
 
     tokens: int
     blocks: int

@@ -28,7 +28,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Rules:
-    """What a replay must know of a run beside its tables.
+    """Facts of a run that a replay needs beside its tables.
 
     `always` is the action of every preemption, None where the policy chooses among several.
     `ranked`: victims are chosen by rank, and may have got blocks for the pass before. `whole`: a

@@ -1,4 +1,4 @@
-"""What a repeat says that nothing else knows: its decisions and times.
+"""Told columns of a repeat: its decisions and times.
 
 Nothing here is a cell that the replay works out. Jobs, copies beside the passes, are decisions; of
 other copies their seconds are read.
@@ -158,7 +158,7 @@ class Told:
 
 
 def told(run: Tables, known: Collection[str]) -> Told:
-    """What one repeat tells.
+    """Decisions and times of one repeat.
 
     Without the tokens of prompts that is also what was found in the prefix cache, and without the
     jobs of vLLM's offloading what was loaded.

@@ -68,7 +68,7 @@ class Twin:
 
     @property
     def offloading(self) -> Offloading | None:
-        """What vLLM's offloading stores and loads; None if it is not worked out."""
+        """Replay of vLLM's offloading; None if its jobs are not replayed."""
         return self._jobs
 
     def play(self) -> "Twin":
@@ -258,7 +258,7 @@ class Twin:
         return 0
 
     def _copy_back(self, request: Request, context: int) -> None:
-        """What the host has of a victim is copied to the blocks behind those that it has found."""
+        """Copy the victim's tokens in the host pool to the blocks behind those found."""
         there = sum(self.rules.held_blocks(context, context)) - request.hit // self._size
         brings = context > request.hit and not request.loaded
         if request.in_pool is not None:
@@ -362,7 +362,7 @@ class Twin:
         return self.rules.ranked and (tokens == due or 0 < tokens <= most)
 
     def _keep(self, request: Request, victim: Victim, shared: list[int]) -> tuple[Action, bool]:
-        """What is done with a victim, and whether that is because the host refused it."""
+        """Action with a victim, and whether the host pool had refused it."""
         host, tokens = self._host, request.tokens
         if not tokens:
             host.drop_saved(request)

@@ -103,7 +103,7 @@ def of_name(manifest: Mapping[str, Any], name: str) -> list[str]:
 
 
 def line(number: int, of: int, experiment_id: str, took_s: float, reason: str | None) -> str:
-    """What a batch's process says when an experiment has ended."""
+    """Message of a batch's process when an experiment has ended."""
     how = f"{took_s:.1f} s" if reason is None else f"failed: {reason}"
     return f"[{number}/{of}] {experiment_id}: {how}"
 

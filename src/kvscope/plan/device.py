@@ -31,7 +31,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Kernels:
-    """What the attention kernels of a device support; None means any value."""
+    """Support of a device's attention kernels; None means any value."""
 
     block_multiple: int = 1  # the block size must be a multiple of it, in tokens
     latent_block: int | None = None  # of latent attention, the block size
@@ -116,7 +116,7 @@ class Device(Option):
 
     @classmethod
     def time_sources(cls) -> tuple[str, ...]:
-        """What the time_source of a run of the device may be."""
+        """Allowed values of time_source for a run of the device."""
         return (cls.time_source, REHEARSED) if cls.rehearsed else (cls.time_source,)
 
     @property
@@ -153,7 +153,7 @@ class Device(Option):
     def engine_facts(
         self, experiment: Conditions, lengths: Sequence[tuple[int, int]]
     ) -> dict[str, Any]:
-        """What run.json's `engine` says of the first batch of the warm-up, by such a device.
+        """Entry of run.json's `engine` for the first batch of the warm-up, by such a device.
 
         `lengths` are the prompt and output tokens of its requests; none without a warm-up.
         """

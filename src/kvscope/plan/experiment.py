@@ -130,7 +130,7 @@ class Experiment(Part):
         return sum(self.model.groups(one) * self._most_blocks(one) for one in self.model.kept)
 
     def _most_blocks(self, kind: KvLayers) -> int:
-        """Of one KV group, as vLLM counts."""
+        """Blocks that a request needs of one KV group, as vLLM counts."""
         longest, passes = self.engine.max_model_len, self.engine.max_num_batched_tokens
         window = kind.window_tokens or 0
         return kind.of.admitted_blocks(longest, passes, self.cache.block_size, window)
@@ -228,7 +228,7 @@ def require_id(path: Path, settings: dict[str, Any]) -> None:
 
 
 def _hint(experiment: Experiment) -> str:
-    """What else changes the id: numbers that kvscope and not the file has."""
+    """Hint that the id depends on numbers outside experiment.yaml; '' unless it does."""
     parts = [part for _, part in experiment if isinstance(part, Part)]
     if all(key in type(part).model_fields for part in parts for key in part.in_id):
         return ""

@@ -234,7 +234,7 @@ class Model(Part):
 
     @property
     def kept(self) -> list[KvLayers]:
-        """What its layers keep, by kind of attention."""
+        """Contents that its layers keep, by kind of attention."""
         if self.kv_layers is not None:
             return self.kv_layers
         elements = 2 * self.kv_heads * self.head_size

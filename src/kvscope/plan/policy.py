@@ -28,7 +28,7 @@ class Batching(Option):
 
 
 class HostPools(NamedTuple):
-    """Of the host pool of K and V, and of that of inputs of attention: blocks, or bytes of one."""
+    """Blocks, or bytes of a block, of the host pools for K and V and for inputs of attention."""
 
     kv: int = 0
     inputs: int = 0

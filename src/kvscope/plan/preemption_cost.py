@@ -1,4 +1,4 @@
-"""What preempting a request costs by the cost model, without what other requests change."""
+"""Cost of preempting a request by the cost model, ignoring changes to other requests."""
 
 from collections.abc import Callable
 from functools import cache
@@ -29,7 +29,7 @@ def preemption_cost(overflow: Overflow, experiment: Conditions) -> Callable[[int
 
 
 def action_s(cost: PreemptionCosts, done: Action, tokens: int) -> float:
-    """What an action costs for a request with so many tokens in the cache, if it runs alone."""
+    """Cost of an action for a request with so many tokens in the cache that runs alone."""
     if done.copies:
         return swap_s(cost, tokens)
     return rebuild_s(cost, tokens) if done.rebuilds else cost.recompute_s(tokens, 0)

@@ -39,7 +39,7 @@ class PlacesOfKey:
 
     @property
     def title(self) -> str:
-        """What stands along the axis, with its unit."""
+        """Label of the axis, with its unit."""
         return key_title(self.key)
 
     @property
@@ -172,7 +172,7 @@ def _varied(study: StudyData, runs: Sequence[ReportedRun]) -> list[str]:
 def _colours(
     study: StudyData, runs: Sequence[ReportedRun], x: str, colour: str | None, facet: str | None
 ) -> list[str]:
-    """What colours stand for: the values of the key, or all that varies beside x and facet."""
+    """Values that colours stand for: those of the key, or all that varies beside x and facet."""
     if colour:
         return [_words(study, run, colour) for run in runs]
     whole = names([_without(study.traits[run.id], x, facet) for run in runs])

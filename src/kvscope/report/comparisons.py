@@ -74,7 +74,7 @@ class Pair:
 
     @property
     def where(self) -> str:
-        """What both have, where the study varies it: 'block size 32'."""
+        """Settings that both runs have in common, among those the study varies: 'block size 32'."""
         return in_words(self.context)
 
     @property
@@ -281,7 +281,7 @@ def _pair(
 
 
 def _base_value(study: StudyData, key: str) -> Any:
-    """What the others are compared with: as the study asks, else the key's first value in it."""
+    """Base of the comparison: as the study asks, else the key's first value in it."""
     if study.question and study.question.key == key:
         return study.question.base
     return next((v for row in study.compared.values() if (v := row.get(key)) is not None), None)

@@ -62,7 +62,7 @@ def caveats(study: StudyData) -> list[str]:
 
 
 def missed_widths(study: StudyData) -> str:
-    """What was asked of intervals and not reached, in a sentence; '' if nothing was missed.
+    """Sentence on intervals that stayed wider than asked; '' if none did.
 
     Experiments that were measured together have one width. Of several, it is the widest.
     """
@@ -80,7 +80,7 @@ def missed_widths(study: StudyData) -> str:
 
 
 def _comparison(run: ReportedRun) -> tuple[str, float | None]:
-    """What tells the intervals of runs apart: the campaign, or the run itself, and the width."""
+    """Key that tells intervals of runs apart: the campaign, or the run itself, and the width."""
     campaign, rule = run.record.campaign, run.record.repeats
     return campaign.id if campaign else run.id, rule.half_width_share if rule else None
 
@@ -188,7 +188,7 @@ def _waiting(repeats: pd.DataFrame) -> str:
 
 
 def _other_load(runs: Sequence[ReportedRun]) -> str:
-    """What others used, in the mean over all repeats."""
+    """Mean use by other processes, over all repeats."""
     known = [
         (entry.other_cpu_share * entry.cores, entry.cores)
         for run in runs

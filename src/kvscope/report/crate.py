@@ -83,7 +83,7 @@ def write_crate(study: str, results: Path) -> Path:
 
 
 def _files(home: Path) -> Iterable[Path]:
-    """What the study's directory holds, without what is of the workflow or of an earlier crate."""
+    """Files of the study's directory, minus workflow files and earlier crates."""
     for path in sorted(home.rglob("*")):
         name = str(path.relative_to(home))
         if path.is_file() and path.suffix not in LEFT_OUT and name not in (*WORKFLOW, CRATE_FILE):
@@ -102,7 +102,7 @@ def _file(crate: ROCrate, home: Path, path: Path) -> Entity:
 
 
 def _describe(crate: ROCrate, planned: Mapping[str, Any], runs: Mapping[str, Run]) -> None:
-    """What the study is and whose: authors and license are those of CITATION.cff.
+    """Root entity of the study; authors and license are those of CITATION.cff.
 
     How many of its experiments were rehearsed, too.
     """

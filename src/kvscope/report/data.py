@@ -215,13 +215,13 @@ class StudyData:
 
     @cached_property
     def compared(self) -> dict[str, dict[str, Any]]:
-        """What each run is compared by, by its id: its varied keys, the cache in one unit."""
+        """Traits that runs are compared by, by id: varied keys, with the cache in one unit."""
         rows = in_tokens([run.varied for run in self.runs])
         return {run.id: row for run, row in zip(self.runs, rows, strict=True)}
 
     @cached_property
     def traits(self) -> dict[str, dict[str, Any]]:
-        """What sets each run apart, by its id: see `traits`."""
+        """Distinguishing traits of each run, by id (see `traits`)."""
         rows = traits(list(self.compared.values()))
         return dict(zip(self.compared, rows, strict=True))
 
@@ -254,7 +254,7 @@ class StudyData:
 
     @cached_property
     def estimates(self) -> Estimates:
-        """What compares the experiments that have results, by their ids."""
+        """Comparisons between experiments that have results, by their ids."""
         return Estimates({run.id: one for run in self.complete if (one := run.as_measured)})
 
     @cached_property
@@ -268,7 +268,7 @@ class StudyData:
 
     @property
     def options(self) -> str:
-        """What `snakemake --config` takes to make this study again."""
+        """Arguments of `snakemake --config` that make this study again."""
         if not self.overrides:
             return f"study={self.name}"
         study = f"study={self.base} " if self.base else ""

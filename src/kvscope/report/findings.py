@@ -77,7 +77,7 @@ def headline(study: StudyData) -> Headline:
 
 
 def leads(study: StudyData) -> Iterator[tuple[str, Lead]]:
-    """What the study's figures show above all, by the figure's name."""
+    """Metrics that the study's figures show first, by the figure's name."""
     for name in (*(one.name for one in study.figures), DEFAULT):
         if name in figures() and (lead := figures()[name].lead):
             yield name, lead
@@ -125,7 +125,7 @@ def _distance(one: Comparison) -> tuple[float, float]:
 
 
 def _answer(study: StudyData, found: Sequence[Found], metric: Measure, axes: Axes) -> str:
-    """What the best value of the key that is asked about gains over the base, on average.
+    """Mean gain of the best value of the compared key over the base.
 
     Of what the first figure shows, if any of that is compared.
     """
@@ -342,7 +342,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Findings:
-    """What a study shows.
+    """Findings of a study.
 
     `differences` and `unchanged` have a row for each change and metric: with a difference beyond
     the noise, and without. `pairs` are the single pairs of changes that several pairs have, where
@@ -396,7 +396,7 @@ def by_change(rows: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
 
 
 def compared_metrics(study: StudyData) -> list[Measure]:
-    """What the study's figures show above all, then the first columns; those with a direction."""
+    """Metrics with a direction: those the figures show first, then the first columns."""
     leading = [measures()[name] for _, lead in leads(study) for name in lead.panel]
     columns = [one for one in main_columns(study) if one.first]
     return [one for one in dict.fromkeys([*leading, *columns]) if one.better]

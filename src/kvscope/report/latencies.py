@@ -7,7 +7,7 @@ import pandas as pd
 
 @dataclass(frozen=True)
 class Latencies:
-    """Of the served requests of all repeats, in seconds; and the sum of the repeats' makespans.
+    """Latencies of the served requests of all repeats, in seconds, and the sum of the makespans.
 
     `tpot_s` is NaN for a request with one output token.
     """

@@ -222,7 +222,7 @@ def _in_figures(named: Iterable[Mapping[str, str]]) -> tuple[str, ...]:
 
 
 def remeasurement(directory: Path) -> str:
-    """What became of a new measurement that was requested; empty if none is due."""
+    """Status of a requested re-measurement; '' if none is pending."""
     attempt = directory / attempts.ATTEMPT
     if not attempts.is_requested(directory):
         return ""

@@ -1,4 +1,4 @@
-"""What modeled times do not contain, and who has the advantage of it.
+"""Costs that modeled times do not contain, and which policies that favours.
 
 vLLM's offloading submits a job of copies on the host, before any copy runs. On the modeled device
 that takes no time: a policy that offloads by it can only gain, also where nothing overflows.

@@ -100,7 +100,7 @@ def _read(path: Path) -> Markup:
 
 
 def _figure(study: StudyData, name: str, drawing: Drawing, printed: Printed) -> dict[str, Any]:
-    """What the template needs of a figure."""
+    """Template context for one figure."""
     of = figures()[name]
     chart = _chart(name, of.title, of.caption, drawing, printed)
     return chart | {"section": of.section, "body": partial(_body, study, name)}
@@ -119,7 +119,7 @@ def _body(study: StudyData, name: str, chart: Markup) -> Markup:
 def _chart(
     name: str, title: str, caption: str, drawing: Drawing, printed: Printed
 ) -> dict[str, Any]:
-    """What the template needs of a chart."""
+    """Template context for one chart."""
     return {
         "name": name,
         "title": title,
@@ -141,7 +141,7 @@ def _reasons(study: StudyData) -> list[str]:
 
 
 def _commands(study: StudyData, results: Path) -> list[str]:
-    """What makes the study again, a command a line; paths as given to `kvscope report`."""
+    """Commands that make the study again, one a line; paths as given to `kvscope report`."""
     usual = study.planned and results == Path("results")
     lines = []
     if study.planned:

@@ -9,7 +9,7 @@ MEANINGS = {kind.name: kind.meaning.replace("`", "") for kind in REASONS}
 
 
 def reason_in_words(name: str) -> str:
-    """What a validity reason means: of an oracle, the sentence that does not hold."""
+    """Meaning of a validity reason: for an oracle, the sentence that does not hold."""
     if sentence := _sentences().get(name):
         return f"violated: {sentence}"
     return MEANINGS.get(name, name.replace("_", " "))

@@ -111,7 +111,7 @@ def _base64(content: bytes) -> str:
 
 
 def for_page(drawing: Drawing) -> str:
-    """What the page's script draws, as JSON: `specs`, `tables` (columns) and `views` of them.
+    """Data for the page's script, as JSON: `specs`, `tables` (columns) and `views` of them.
 
     Views that share a specification or a table refer to the same one.
     """

@@ -65,7 +65,7 @@ def flat(settings: Settings, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def varied_settings(settings: Sequence[Settings]) -> list[Settings]:
-    """Of each run, the settings in which the runs differ; None where a run has no such key.
+    """Settings in which the runs differ, for each run; None where a run has no such key.
 
     Where a section's option differs (`batching.name`) the section stands for it (`batching:
     chunked`), and a key that comes with the option counts only if it differs beside it. A run

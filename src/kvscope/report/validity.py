@@ -1,4 +1,4 @@
-"""What is complete and valid, what the oracles and equal tokens say of it, and what to do."""
+"""Validity of a study: complete runs, verdicts of oracles, equal tokens, and what to do next."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

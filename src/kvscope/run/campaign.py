@@ -68,7 +68,7 @@ class Wanted:
 
 @dataclass
 class Campaign:
-    """What is measured together, and what came of it.
+    """Experiments that are measured together, and their outcomes.
 
     Attributes
     ----------
@@ -202,7 +202,7 @@ def _serve(campaign: Campaign, design: together.Design, zygote: Zygote) -> None:
 
 
 def _ended(campaign: Campaign, design: together.Design, id_: str, width: float) -> dict[str, Any]:
-    """What is known of an experiment whose rounds have ended, for its run.json."""
+    """Entries of run.json for an experiment whose rounds have ended."""
     ids = next(group for group in design.groups if id_ in group)
     return {
         "reason": campaign.failed.get(id_),
@@ -274,7 +274,7 @@ def _campaign_id(wanted: Iterable[Wanted]) -> str:
 
 
 def _begun(attempt: Path) -> dict[str, Any]:
-    """What an attempt says of its campaign; empty if it is of none, or over."""
+    """Campaign of an attempt, from its files; empty if there is none, or it is over."""
     path, over = attempt / CAMPAIGN, (attempt / runfile.RUN_FILE).exists()
     try:
         found = read_json(path) if path.exists() and not over else {}

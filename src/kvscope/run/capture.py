@@ -72,7 +72,7 @@ class CaptureSession:
 
     @property
     def prefix(self) -> list[str]:
-        """What the command of the process begins with."""
+        """First words of the process's command."""
         options = [f"--session-new={self._name}", *self._traced, "--trace-fork-before-exec=true"]
         return [*private_namespace(), self._nsys, "launch", *options]
 

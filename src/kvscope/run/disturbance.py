@@ -75,7 +75,7 @@ class Process:
 
 @dataclass(frozen=True)
 class ComputeDevice:
-    """What a measured process computes on.
+    """CPUs or GPU that a measured process computes on.
 
     Attributes
     ----------

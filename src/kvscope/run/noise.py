@@ -1,4 +1,4 @@
-"""What this machine can resolve: one experiment given twice, measured in rounds for a while.
+"""Resolution of this machine: one experiment given twice, measured in rounds for a while.
 
 Two engines of one experiment differ by nothing but noise, so the interval of the ratio of their
 times is what a comparison of two experiments would have here and now.
@@ -36,7 +36,7 @@ WANTED = (0.05, 0.02, 0.01)  # half widths whose needed rounds are printed
 
 @dataclass(frozen=True)
 class Noise:
-    """What was measured: the ratio of two equal engines' times, after how many rounds, how long."""
+    """Ratio of two equal engines' times, with the number of rounds and the duration."""
 
     ratio: rounds.Interval
     rounds: int

@@ -70,7 +70,7 @@ def _usual_places() -> Iterator[Path]:
 
 
 def _version(path: Path) -> str | None:
-    """What the nsys at `path` answers to --version; None if it does not run."""
+    """Answer of the nsys at `path` to --version; None if it does not run."""
     if not os.access(path, os.X_OK) or path.is_dir():
         return None
     line, _ = version_of([path, "--version"], VERSION, ANSWER_LIMIT_S)

@@ -32,7 +32,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class ThreadTime:
-    """What a thread has run, and waited for a CPU, since it began."""
+    """Times that a thread has run, and waited for a CPU, since it began."""
 
     ran_ns: int
     waited_ns: int
@@ -46,7 +46,7 @@ def read_clocks(clock: Clock, tries: int = TRIES) -> Reading:
 
 
 def read_threads(schedstats: Mapping[str, str]) -> dict[str, ThreadTime] | None:
-    """What each thread ran and waited, from the texts of schedstat; None if all are hidden."""
+    """Running and waiting times of each thread, from schedstat; None if all are hidden."""
     words = {i: text.split() for i, text in schedstats.items()}
     found = {i: ThreadTime(int(w[0]), int(w[1])) for i, w in words.items() if len(w) > 1}
     return found or None

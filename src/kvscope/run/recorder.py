@@ -67,7 +67,7 @@ class RepeatContext:
         return (time_ns - self.origin_ns) * NANOSECONDS
 
     def known_seconds(self, time_ns: int | None) -> float | None:
-        """The same of an instant that may be unknown."""
+        """Seconds of an instant that may be unknown."""
         return None if time_ns is None else self.seconds(time_ns)
 
 

@@ -1,4 +1,4 @@
-"""What the published traces of prefix caches have in common: prompts as lists of block ids."""
+"""Base of the published traces of prefix caches, whose prompts are lists of block ids."""
 
 from abc import abstractmethod
 from collections.abc import Iterator

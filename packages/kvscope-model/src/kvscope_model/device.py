@@ -49,7 +49,7 @@ class ModeledHardware(Device):
         return Hardware.model_validate(found.model_dump() | self.constants)
 
     def needed_bytes(self, experiment: Conditions) -> float:
-        """What the experiment needs of the GPU's memory: weights and cache."""
+        """Bytes that the experiment needs of the GPU's memory: weights and cache."""
         return experiment.model.weight_bytes + experiment.cache_blocks * experiment.block_bytes
 
     def check(self, experiment: Conditions) -> None:
@@ -122,7 +122,7 @@ class Modeled(ModeledHardware):
         return [Hardware.model_validate(usual | sample) for sample in samples if sample]
 
     def cost(self, hardware: Hardware, experiment: Conditions) -> OverflowCost:
-        """What an experiment's passes and copies cost on some hardware, by the modeled kernels."""
+        """Costs of an experiment's passes and copies on some hardware, by the modeled kernels."""
         today, model, width = self.kernels == "vllm", Model.of(experiment), experiment.kv_width
         prefix_kernel = experiment.batching.name == "chunked" and not today
         kind = FamilyCost if model.family == "hf" else PassCost

@@ -29,7 +29,7 @@ def is_modeled(run: run_tables.RunTables) -> bool:
 
 
 def cost_of(run: run_tables.RunTables) -> OverflowCost:
-    """What passes and copies cost by the settings."""
+    """Costs of passes and copies by the settings."""
     experiment = planned.experiment_of(run.records)
     device = experiment.device
     assert isinstance(device, Modeled)

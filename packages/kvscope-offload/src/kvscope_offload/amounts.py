@@ -1,4 +1,4 @@
-"""What a mini-batch, or one request of it, takes of link and device in one layer of a pass."""
+"""Use of link and device by a mini-batch, or one request of it, in one layer of a pass."""
 
 from collections.abc import Mapping
 
@@ -34,7 +34,7 @@ def compute_s(cost: CostModel, part: Minibatch | Row) -> float:
 
 
 def effort(cost: CostModel, part: Minibatch | Row) -> Effort:
-    """What it takes of link and device in one layer of a step."""
+    """Use of link and device in one layer of a step."""
     return Effort(cost.link(loaded_bytes(cost.sizes, part)), compute_s(cost, part))
 
 

@@ -1,4 +1,4 @@
-"""What a step costs: least-squares lines over measured times, or the datasheet of other hardware.
+"""Costs of a step: least-squares lines over measured times, or the datasheet of other hardware.
 
 All times are seconds of one transformer block (layer). The lines are what the published system
 (HybridServe, arXiv 2501.01792) regresses as well: time to load against time to rebuild.
@@ -106,7 +106,7 @@ class CostModel:
 
     @classmethod
     def of_hardware(cls, model: Model, hardware: Hardware) -> "CostModel":
-        """The same of a GPU's data file, with the rates that its kernels and copies reach."""
+        """Costs from a GPU's data file, with the rates that its kernels and copies reach."""
         rates = hardware.pinned_in_bytes_per_s, hardware.gemm_flops_per_s
         roofline = cls.of_rates(model, *rates, hardware.memory_bytes_per_s * hardware.read_share)
         weights_s = roofline.sizes.weight_bytes / hardware.weight_bytes_per_s

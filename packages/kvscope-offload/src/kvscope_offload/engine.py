@@ -68,11 +68,11 @@ class Engine(ABC):
         """The passes of one batch, and the token of each of their rows."""
 
     def simulated(self, lengths: list[Length]) -> Simulated:
-        """What the cost model says of a batch."""
+        """Prediction of the cost model for a batch."""
         return simulate(self.lay_out(lengths))
 
     def measured(self) -> list[Interval]:
-        """What the lanes did since this was last read; nothing where nothing is measured."""
+        """Spans of the lanes since this was last read; none where nothing is measured."""
         return []
 
     @abstractmethod

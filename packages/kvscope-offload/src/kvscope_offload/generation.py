@@ -180,7 +180,7 @@ class Generation:
         )
 
     def _too_small(self, on_host: int) -> str:
-        """What is too small for what so many bytes on the host are to hold, and how to mend it."""
+        """Sentence on a host memory that is too small for so many bytes, with the remedy."""
         count, policy = len(self.sequences), self.policy
         who = f"{count} requests at once" if count > 1 else "one request"
         remedy = "raise it or serve fewer requests at once (engine.max_num_seqs)"
@@ -210,7 +210,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a batch may hold: requests, prompt tokens, and blocks on device and host together."""
+    """Limits of a batch: requests, prompt tokens, and blocks on device and host together."""
 
     requests: int = 1024
     tokens: int | None = None
@@ -218,7 +218,7 @@ class Limits:
 
     @classmethod
     def of(cls, experiment: Conditions) -> "Limits":
-        """Of an experiment's engine and cache."""
+        """Limits of an experiment's engine and cache."""
         engine = experiment.engine
         return cls(engine.max_num_seqs, engine.max_num_batched_tokens, experiment.cache_blocks)
 

@@ -65,7 +65,7 @@ class ThreadLane:
         return event
 
     def wait(self, mark: threading.Event) -> None:
-        """What follows begins after the event."""
+        """Make later work wait for the event."""
         if not mark.is_set():
             self._jobs.put(lambda: _wait(mark))
 
@@ -129,7 +129,7 @@ class CudaLane:
         return event
 
     def wait(self, mark: Any) -> None:
-        """What follows begins after the event."""
+        """Make later work wait for the event."""
         self.stream.wait_event(mark)
 
     def join(self) -> None:
@@ -167,7 +167,7 @@ class RealLanes(Lanes):
         super().__init__(*made)
 
     def read(self) -> list[Interval]:
-        """What the lanes did since they were last read, in order of its beginning."""
+        """Spans of the lanes since they were last read, in order of their start."""
         self.join()
         if self._cuda:
             for lane in (self.link, self.device, self.back):

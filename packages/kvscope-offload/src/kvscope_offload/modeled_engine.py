@@ -97,7 +97,7 @@ def modeled_passes_s(
 def modeled_prediction(
     experiment: Conditions, device: ModeledGpu, lengths: Sequence[tuple[int, int]]
 ) -> dict[str, Any]:
-    """What run.json says of the first batch of requests of these prompt and output tokens."""
+    """Entry of run.json for the first batch of requests of these prompt and output tokens."""
     engine, each = modeled_engine(experiment, device, VirtualClock()), [Length(*n) for n in lengths]
     sizes, layers, size = engine.cost.sizes, engine.model.layers, engine.block_size
     limits = Limits.of(experiment)

@@ -1,4 +1,4 @@
-"""What an offload policy decides: what is kept of the context, and how the schedule overlaps."""
+"""Decisions of an offload policy: what is kept of the context, and how the schedule overlaps."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -47,5 +47,5 @@ class OffloadPolicy(Option):
         return self.balances
 
     def split(self, cost: CostModel, demand: Demand, trial: Trial) -> Split:
-        """What to keep of the context."""
+        """Split of the context between what is kept and what is computed again."""
         return Split()

@@ -1,4 +1,4 @@
-"""What the cost model says of a batch, for run.json."""
+"""Predictions of the cost model for a batch, for run.json."""
 
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -16,7 +16,7 @@ TIMELINE_LAYERS = 4  # … and so many layers of it
 
 @dataclass
 class Prediction:
-    """What the cost model says of the warm-up's first batch, and its timeline, for run.json."""
+    """Prediction for the warm-up's first batch, and its timeline, for run.json."""
 
     engine: Engine
     generation: Generation | None = None
@@ -50,7 +50,7 @@ class Prediction:
         }
 
     def _hybrid_share(self, own: Generation) -> float:
-        """What `hybrid` would keep as activations in the same conditions."""
+        """Share that `hybrid` would keep as activations in the same conditions."""
         keys = own.policy.model_dump(include=set(Hybrid.model_fields))
         policy = Hybrid.model_validate(keys | {"name": "hybrid", "share": None})
         return replace(own, policy=policy).split.activation

@@ -1,4 +1,4 @@
-"""The same schedule with the seconds of a cost model in place of work."""
+"""Simulation of the schedule with the seconds of a cost model in place of work."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class SimulatedLanes(Lanes):
 
 
 class Batch(Protocol):
-    """What is simulated: the passes of a batch of requests under a policy."""
+    """Input of a simulation: the passes of a batch of requests under a policy."""
 
     policy: OffloadPolicy
     cost: CostModel
@@ -83,7 +83,7 @@ class Excerpt:
 
 
 class Amounts(NamedTuple):
-    """What a mini-batch of a pass takes in each layer, the same in all of them."""
+    """Bytes and seconds of a mini-batch of a pass in each layer, equal in all layers."""
 
     loaded_bytes: int
     compute_s: float
@@ -150,7 +150,7 @@ def _place(step: Pass, layer: int, minibatch: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Simulated:
-    """What a simulation gives: the passes, the end of each, and what each lane did when."""
+    """Result of a simulation: the passes, the end of each, and the spans of each lane."""
 
     passes: list[Pass]
     ends_s: list[float]

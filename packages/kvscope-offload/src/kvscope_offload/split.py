@@ -78,7 +78,7 @@ class Ladder:
 
 @dataclass(frozen=True)
 class Demand:
-    """What a step of decoding works on, per layer: requests, context tokens, memory.
+    """Workload of a decoding step, per layer: requests, context tokens, memory.
 
     `streamed` says whether the layer's weights come over the link. `host_bytes` bounds what the
     host may hold of the cache; None is no bound.

@@ -51,7 +51,7 @@ class Tally:
             self.left[kind] += blocks
 
     def row(self, number: int) -> Row:
-        """What a pass works with: the prompt's, 0, stores all of it, another one token more."""
+        """Row of a pass: pass 0 stores the whole prompt, each later one a token."""
         prompt = self.sequence.prompt_tokens
         kept = self._kept(prompt + max(0, number - 1))
         ids = self.ids * self.sequence.block_size

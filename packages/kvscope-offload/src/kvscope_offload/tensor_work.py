@@ -46,7 +46,7 @@ class Indices:
 
 
 class Memory:
-    """What a generation computes in: storage of its blocks, staging buffers, buffers of weights."""
+    """Memory of a generation: storage of its blocks, staging buffers, buffers of weights."""
 
     def __init__(self, arch: Architecture, weights: Weights, generation: Generation) -> None:
         self.key = _memory_key(generation)

@@ -54,7 +54,7 @@ def _need(
 def _seen(
     words: str, *evidence: str, also: Callable[[RunTables], bool] = lambda _: True
 ) -> RunNeed:
-    """The same, and of all passes with their times."""
+    """A need of all passes with their times, and of further evidence."""
     return _need(words, PASSES, CLOCK, *evidence, also=also)
 
 

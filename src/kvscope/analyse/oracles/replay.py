@@ -22,7 +22,7 @@ def differs_from_replay(run: RunTables) -> Violations:
 
 
 def comparison_of(run: RunTables) -> Comparison:
-    """What each repeat of a run was held against, and what differs."""
+    """Replay of each repeat of a run, and the differences from it."""
     records = run.records
     repeats = ((number, tables_of(repeat)) for number, repeat in run.repeats.items())
     prompts = Prompts(records.workload, records.block_size)

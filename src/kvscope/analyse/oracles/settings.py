@@ -55,7 +55,7 @@ def _of_engine(run: RunTables) -> Iterator[Pair]:
 
 
 def _of_host_pools(run: RunTables, block_bytes: int | None) -> Iterator[Pair]:
-    """Of a policy that is installed here, by its own account."""
+    """Host pool sizes as the installed policy computes them."""
     made, overflow = run.engine, run.section("overflow")
     name = str(overflow.get("name"))
     if name not in registry.find_registered("overflow"):

@@ -1,4 +1,4 @@
-"""What Nsight Systems says of its own capture: one sentence, and all of it in a log."""
+"""Diagnostics of Nsight Systems about its capture: one sentence, and all of them in a log."""
 
 import re
 from collections.abc import Iterator

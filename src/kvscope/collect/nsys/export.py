@@ -124,7 +124,7 @@ class NsysExport:
 
     @cached_property
     def metadata(self) -> dict[str, str]:
-        """What the exporter says of itself: EXPORT_PRODUCT_VERSION and so on."""
+        """Metadata of the exporter: EXPORT_PRODUCT_VERSION and so on."""
         found: dict[str, str] = {}
         for table in schema.METADATA:
             if table in self.tables:
@@ -139,7 +139,7 @@ class NsysExport:
 
     @property
     def origin_ns(self) -> int:
-        """What event times add to the capture's clock: 0, or UTC if exported so."""
+        """Offset of event times from the capture's clock: 0, or UTC if exported so."""
         normalised = self.metadata.get("EXPORT_PARAM_TIME_NORMALIZE") == "true"
         return (self.session_start_utc_ns or 0) if normalised else 0
 

@@ -81,7 +81,7 @@ class Nesting:
         return self._climb(frames, end)
 
     def _later(self, open_: Int64s, ending: Int64s) -> Int64s:
-        """Of two frames per element, the one whose range starts later."""
+        """The later-starting of two frames, for each element."""
         starts_later = self._start[self._range[ending]] >= self._start[self._range[open_]]
         return np.where(starts_later, ending, open_)
 

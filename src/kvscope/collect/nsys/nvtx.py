@@ -69,7 +69,7 @@ class NvtxRanges:
 
     @property
     def warnings(self) -> list[str]:
-        """What of the ranges is left out, as sentences."""
+        """Sentences on ranges that are left out."""
         too_deep, cut = self._nesting.too_deep, int(self._ranges.cut.sum())
         found = []
         if too_deep:
@@ -85,7 +85,7 @@ class NvtxRanges:
         return found
 
     def attribute(self, thread: Int64s, start: Int64s, end: Int64s) -> dict[str, pa.Array]:
-        """What surrounds each interval on its thread: the innermost range, the path, its pass.
+        """Context of each interval on its thread: the innermost range, the path, its pass.
 
         Gives the columns nvtx_id, nvtx_path, repeat, step and layer; null where no range does.
         """

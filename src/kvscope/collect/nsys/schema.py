@@ -1,4 +1,4 @@
-"""What is read of an Nsight Systems SQLite export: tables, columns, codes, and their bounds.
+"""Schema of an Nsight Systems SQLite export: tables, columns, codes, and their bounds.
 
 Exports of schema 2.9 (2022) to 3.25 (2026) differ in the tables they have (one without rows is
 left out), in the columns of a table (new ones appear in the middle) and in the name of the

@@ -38,7 +38,7 @@ class Strings:
         self.values = values
 
     def places(self, ids: Int64s) -> Int64s:
-        """Of each id, where its string is in `values`; NULL for one that is unknown."""
+        """Index into `values` of each id's string; NULL for an unknown id."""
         if not len(self._ids):
             return np.full(len(ids), NULL)
         places = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)

@@ -45,7 +45,7 @@ class Alignment:
         return asdict(self)
 
     def warnings(self) -> list[str]:
-        """What makes the alignment doubtful, as sentences."""
+        """Sentences on why the alignment is doubtful."""
         if self.method == "utc":
             return [
                 "No forward pass was found among the NVTX ranges; the clocks were aligned by "

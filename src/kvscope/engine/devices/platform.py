@@ -50,7 +50,7 @@ class Platform:
 
     @property
     def copy_clock(self) -> str:
-        """What `timed` counts the seconds of a copy by."""
+        """The clock that `timed` counts the seconds of a copy by."""
         return HOST_CLOCK if self.by_clock else VIRTUAL_CLOCK
 
     @property
@@ -81,7 +81,7 @@ class Platform:
         return installed_tracing().open_tracer(self, directory)
 
     def host_pool(self) -> dict[str, Any]:
-        """Of a device that does not compute: what memory its pool is, and a block's pieces."""
+        """Memory of the host pool and pieces of a block, on a device that does not compute."""
         return {"host_memory": None, "pieces_per_block": None}
 
     def observe(self, scheduler: Any, recorder: "CurrentRecording") -> None:

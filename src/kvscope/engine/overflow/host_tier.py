@@ -44,7 +44,7 @@ class HostTier:
 
     @property
     def host_blocks_held(self) -> int:
-        """Of the blocks in use, those that requests hold."""
+        """Blocks in use that requests hold."""
         return self.host_blocks_used
 
     @property

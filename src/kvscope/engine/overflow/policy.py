@@ -65,7 +65,7 @@ class Victim:
 
 @dataclass(frozen=True)
 class Preempted:
-    """What was done with a victim, and what the policy expected its action to cost."""
+    """The action taken with a victim, and the cost that the policy predicted."""
 
     action: Action
     refused: bool = False  # the policy's action needs the host pool, which had no room
@@ -73,7 +73,7 @@ class Preempted:
 
 
 class Keeper(Protocol):
-    """What a policy asks of the memory below the KV cache: `engine.overflow.host_tier`."""
+    """The host pool as a policy sees it (`engine.overflow.host_tier`)."""
 
     @property
     def present(self) -> bool:

@@ -61,7 +61,7 @@ class Swap(OverflowPolicy):
         return self.pool_blocks(experiment) * self.pool_block_bytes(experiment)
 
     def staging_bytes(self, experiment: Conditions) -> int:
-        """Of coalesced copies: what is gathered of the longest request, of one piece of a block."""
+        """Bytes that coalesced copies gather of the longest request, for one piece of a block."""
         if self.copies == "per_block":
             return 0
         pieces = experiment.cache.pieces(experiment.model.layers_apart)

@@ -40,6 +40,6 @@ class ForceOutputs(AdapterLogitsProcessor):
 
 
 def take_choices(request_id: str) -> list[int] | None:
-    """What the model would have chosen in each place of a finished request; None if it did."""
+    """Token ids that the model would have chosen for a finished request; None if it did."""
     found = _choices.pop(request_id, None)
     return None if found is None else [int(found[place]) for place in sorted(found)]

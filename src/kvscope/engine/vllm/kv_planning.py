@@ -69,7 +69,7 @@ class PlanningExecutor(WithoutWorker):
         self.model = build_without_storage(self.vllm_config)
 
     def get_kv_cache_specs(self) -> list[dict[str, KVCacheSpec]]:
-        """What the model's layers keep."""
+        """vLLM's specs of what the model's layers keep."""
         return [kept_by_layers(self.vllm_config)]
 
     def get_supported_kv_cache_layouts(self) -> list[list[str]]:
@@ -102,7 +102,7 @@ class PlanningExecutor(WithoutWorker):
 
 
 def _by_backend(config: VllmConfig, cache: KVCacheConfig) -> list[list[AttentionGroup]]:
-    """Of each KV group, its attention backends with what they keep."""
+    """Attention backends of each KV group, with what they keep."""
     layers, found = dict(attention_layers(config)), []
     for number, group in enumerate(cache.kv_cache_groups):
         spec, names = group.kv_cache_spec, group.layer_names
@@ -153,7 +153,7 @@ def plan(
 
 
 def _engine_config(directory: Path, name: str, arguments: Sequence[str]) -> VllmConfig:
-    """What vLLM makes of the arguments of its server."""
+    """vLLM's configuration for the arguments of its server."""
     parser = FlexibleArgumentParser(prog="vllm serve", add_help=False, exit_on_error=False)
     EngineArgs.add_cli_args(parser)
     said = io.StringIO()
@@ -268,7 +268,7 @@ def _weights(model: torch.nn.Module) -> int:
 
 
 def _pairs(layer: Any) -> AttentionLayers:
-    """What a layer multiplies for a pair of tokens; nothing where it keeps a state."""
+    """Elements that a layer multiplies for a pair of tokens; nothing where it keeps a state."""
     if not isinstance(getattr(layer, "num_heads", None), int) or not hasattr(layer, "head_size"):
         return AttentionLayers(0)
     heads = layer.num_heads

@@ -1,4 +1,4 @@
-"""What vLLM's objects say of the requests of a pass, as plain rows (`engine.recording`)."""
+"""Rows of a pass (`engine.recording`) from vLLM's scheduler output."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ BlockTables = Mapping[str, tuple[Sequence[Any], ...]]
 
 
 def contexts(scheduled: SchedulerOutput) -> Iterator[tuple[str, int]]:
-    """Of each request of a pass: its internal id, and its tokens in the cache before."""
+    """Internal id of each request of a pass, with its tokens in the cache before."""
     for new in scheduled.scheduled_new_reqs:
         yield new.req_id, new.num_computed_tokens
     cached = scheduled.scheduled_cached_reqs

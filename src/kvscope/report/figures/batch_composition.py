@@ -1,4 +1,4 @@
-"""What each forward pass computes: tokens of prefill and of decode."""
+"""Tokens of prefill and of decode in each forward pass."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a figure is: one declaration that gives the chart on the page, the PDF and the PNG.
+"""Figures: one declaration gives the chart on the page, the PDF and the PNG.
 
 Charts are Vega-Lite specifications (https://vega.github.io/vega-lite/docs/) as Python mappings.
 They name their tables; data and looks are added where they are drawn.
@@ -70,7 +70,7 @@ Draw = Callable[[StudyData, Sequence[Axes]], Drawing | None]
 
 @dataclass(frozen=True)
 class Lead:
-    """What a figure shows above all: a metric, the drawing that shows it alone, its whole panel."""
+    """Lead of a figure: its first metric, the drawing of it alone, and its whole panel."""
 
     metric: str
     draw: Draw

@@ -1,4 +1,4 @@
-"""What the KV cache has in use by KV group, in bytes, where a model's groups differ."""
+"""Bytes of the KV cache in use by KV group, where a model's groups differ."""
 
 from collections.abc import Sequence
 from itertools import cycle
@@ -39,7 +39,7 @@ def parts() -> dict[str, str]:
 
 
 def part_of(kind: str) -> str:
-    """What blocks of a KV group of this kind hold."""
+    """Contents of the blocks of a KV group of this kind."""
     return kind_of(kind).contents
 
 

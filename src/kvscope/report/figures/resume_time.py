@@ -1,4 +1,4 @@
-"""What one preemption costs by its strategy, against the tokens that were evicted."""
+"""Cost of one preemption by strategy, against the tokens that were evicted."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -147,7 +147,7 @@ def _steps(lines: dict[str, tuple[str, str]], title: str, y: Spec) -> list[Spec]
 
 
 def _details(x: str) -> Spec:
-    """What the pointer shows of a pass, over the whole height."""
+    """Tooltip of a pass, over the whole height."""
     tooltip = [
         text(name, title=title) if name == "name" else number(name, title=title, format=",.4~g")
         for name, title in DETAILS.items()
@@ -234,7 +234,7 @@ def event_table(run: ReportedRun, repeat: int) -> pd.DataFrame:
 
 
 def _words(row: dict[Any, Any]) -> tuple[str, str]:
-    """What happened to a request, in a word and in a phrase."""
+    """Event of a request, as a word and as a phrase."""
     what = {"preempt": "preempted", "resume": "resumed"}[row["event"]]
     tokens = plural(int(row["tokens"]), "token")
     return what, f"request {row['request_id']} {what}: {row['policy']} of {tokens}"

@@ -124,7 +124,7 @@ def _margin(gain: Ratio, lacking: bool) -> str:
 
 
 def _base(study: StudyData) -> str:
-    """What the others are compared with: as the study asks, else its first policy."""
+    """Base of the comparison: as the study asks, else its first policy."""
     asked = study.question
     if asked and asked.key == POLICY:
         return setting_words(POLICY, asked.base)

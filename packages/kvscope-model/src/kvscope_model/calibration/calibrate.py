@@ -67,11 +67,11 @@ class Calibration:
 
     @property
     def bootstrap(self) -> list[dict[str, float]]:
-        """The same of each bootstrap sample."""
+        """Constants of each bootstrap sample, rounded."""
         return [_constants(sample) for sample in self.samples]
 
     def left_out_of(self, run: str) -> dict[str, float | None]:
-        """Of each part of a run the median error by a fit without that run."""
+        """Median error of each part of a run by a fit without that run."""
         parts = (group.rpartition(":") for group in self.left_out)
         return {part: self.left_out[f"{own}:{part}"] for own, _, part in parts if own == run}
 

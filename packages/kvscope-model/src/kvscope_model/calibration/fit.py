@@ -43,7 +43,7 @@ class Observation:
 
     @property
     def run(self) -> str:
-        """What the group is a part of: a run, or a figure."""
+        """Owner of the group: a run, or a figure."""
         return self.group.partition(":")[0]
 
 
@@ -132,7 +132,7 @@ def bootstrap(
 def intervals(
     values: Values, samples: Sequence[Mapping[str, float]]
 ) -> dict[str, tuple[float, float]]:
-    """Of each parameter the interval of 95 % of the samples, with its value in it."""
+    """Interval of 95 % of the samples of each parameter, with its value in it."""
     return {
         name: bootstrap_interval(value, [one[name] for one in samples])
         for name, value in values.items()
@@ -161,7 +161,7 @@ def leave_one_out(
 def _needs(
     observations: Sequence[Observation], parameters: Sequence[Parameter], hardware: Hardware
 ) -> dict[str, set[str]]:
-    """Of each group the numbers of the hardware that its times depend on."""
+    """Numbers of the hardware that the times of each group depend on."""
 
     def predicted(numbers: Floats) -> list[float]:
         found = _of(parameters, numbers, hardware)

@@ -18,7 +18,7 @@ Interval = tuple[float, float]
 def modeled_intervals(
     records: Records, values: Mapping[metric.Metric, float]
 ) -> dict[str, Interval]:
-    """Of each metric with a `modeled_interval` the interval of 95 % of the bootstrap's fits.
+    """Interval of 95 % of the bootstrap's fits, for each metric with a `modeled_interval`.
 
     `values` are the metrics of a modeled run as recorded, and lie in their intervals. What is 0
     happens in no pass, whatever passes take. Empty if its hardware was not fitted, arrivals decide

@@ -23,7 +23,7 @@ SHORT_S = 1e-6  # by which instants of one pass may differ
 
 
 class Times(NamedTuple):
-    """Of each pass: when it starts, when what it moves begins to move, and its forward time."""
+    """Start of each pass, start of its copies, and its forward time."""
 
     start_s: Floats
     moves_s: Floats
@@ -31,7 +31,7 @@ class Times(NamedTuple):
 
 
 class Recosting:
-    """Of one repeat of a modeled run, whose requests are all there at the start."""
+    """Passes of a repeat of a modeled run with other costs; all requests are there at the start."""
 
     def __init__(self, records: Records, experiment: Experiment) -> None:
         device = experiment.device

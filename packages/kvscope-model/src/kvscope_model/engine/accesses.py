@@ -107,7 +107,7 @@ def _pieces(row: Row, block_size: int) -> list[tuple[int, int, int]]:
 
 
 def _tile_ends(row: Row) -> list[int]:
-    """Of each tile of a request's queries: the tokens that its last query sees."""
+    """Tokens that the last query of each tile of a request's queries sees."""
     end = row.context + row.tokens
     return [min(begin + TILE_TOKENS, end) for begin in range(row.context, end, TILE_TOKENS)]
 

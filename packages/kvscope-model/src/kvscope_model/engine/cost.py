@@ -39,7 +39,7 @@ class Cost:
         return self.hardware.between_passes_s
 
     def layer_cost(self, rows: Iterable[tuple[int, int]]) -> LayerCost:
-        """Of each layer of the same pass."""
+        """Seconds of each layer of the pass."""
         return self._passes.layer_cost(rows)
 
     def copy_s(self, host_blocks: Sequence[int], direction: str) -> tuple[float, float]:

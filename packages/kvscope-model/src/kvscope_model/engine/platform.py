@@ -18,7 +18,7 @@ class ModeledPlatform(VirtualPlatform):
 
     @cached_property
     def costs(self) -> "Cost":
-        """What passes and copies cost."""
+        """Costs of passes and copies."""
         from kvscope_model.engine.cost import Cost
 
         return Cost(self.experiment)

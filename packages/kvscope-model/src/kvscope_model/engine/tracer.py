@@ -40,7 +40,7 @@ class VirtualTicks(ticks.TickClock):
 
 
 class ForwardPass(NamedTuple):
-    """What the executor notes of a traced pass: when its layers begin, its requests, its cost."""
+    """Notes of a traced pass: when its layers begin, its requests, its cost."""
 
     start_ns: int
     rows: list[Row]
@@ -87,7 +87,7 @@ class ModeledTracer(tracer.Tracer):
             )
 
     def launches(self, traced: tracer.TracedPass) -> list[flush.Launch]:
-        """Of each traced layer the kernel that writes and that of attention."""
+        """Kernels of each traced layer: the one that writes and the one of attention."""
         (forward,) = traced.launches
         made = self._kernels(forward)
         return [

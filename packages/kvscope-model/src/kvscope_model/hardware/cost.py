@@ -39,7 +39,7 @@ Value = TypeVar("Value", float, Floats)  # of one pass, or of each of many
 
 
 class Loads(NamedTuple):
-    """What is in each of many passes, as `PassCost.pass_s` takes it of one."""
+    """Contents of many passes, as `PassCost.pass_s` takes them of one."""
 
     chunks: Sequence[Sequence[Chunk]]
     decodes: Int64s
@@ -60,7 +60,7 @@ class LayerCost(NamedTuple):
 
 
 class PassCost:
-    """What forward passes of a model cost on some hardware.
+    """Cost of forward passes of a model on some hardware.
 
     `prefix_kernel`: prefill runs in vLLM 0.4.2's kernel of chunked prefill, else in FlashAttention.
     `split_decode`: decode attention is split along the context over thread blocks, as vLLM does
@@ -120,7 +120,7 @@ class PassCost:
         return self._pass_s(self._dense_s(tokens, requests), attention_s, requests, max)
 
     def passes_s(self, loads: Loads) -> Floats:
-        """The same of each of many passes, to the last bit."""
+        """Seconds of many passes, each to the last bit as of `pass_s`."""
         prompts = [len(chunks) for chunks in loads.chunks]
         requests = np.array(prompts, np.int64) + loads.decodes
         attention_s = np.where(
@@ -182,14 +182,14 @@ class PassCost:
     def _attention_s(
         self, chunks: Sequence[Chunk], decodes: int, context: float, longest: float
     ) -> float:
-        """Of one layer: the kernels of prefill and of decode run one after the other."""
+        """Attention seconds of one layer: prefill and decode kernels run one after the other."""
         prefill_s = self.prefill_attention_s(chunks) if chunks else 0.0
         if not decodes:
             return prefill_s
         return prefill_s + self.decode_attention_s(context, longest, decodes, max)
 
     def prefill_attention_s(self, chunks: Sequence[Chunk]) -> float:
-        """Of one layer, by the kernel that prefill runs in."""
+        """Prefill attention seconds of one layer."""
         if self.prefix_kernel:
             return self._prefix_attention_s(chunks)
         pairs = sum(n * (n + 1) / 2 + n * context for n, context in chunks)
@@ -209,7 +209,7 @@ class PassCost:
     def decode_attention_s(
         self, context: Value, longest: Value, decodes: Any, longer: Callable[..., Value]
     ) -> Value:
-        """Of one layer: all K and V from memory, every query head's from the L2 cache.
+        """Decode attention seconds of one layer: K and V from memory, per query head from L2.
 
         A thread block of paged_attention_v1 has its share of the bandwidth, and its request's whole
         context: it ends last for the longest one. `longer` gives the larger of two values.

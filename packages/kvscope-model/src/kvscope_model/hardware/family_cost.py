@@ -23,10 +23,10 @@ from kvscope_model.hardware.cost import CORNER, Chunk, PassCost, Value, paid_ele
 
 
 class FamilyCost(PassCost):
-    """What forward passes cost of a model by its config.json, with vLLM's kernels of today."""
+    """Cost of forward passes of a model by its config.json, with vLLM's kernels of today."""
 
     def prefill_attention_s(self, chunks: Sequence[Chunk]) -> float:
-        """Of a mean layer: its arithmetic, and the states of the chunks' requests."""
+        """Seconds of a mean layer: its arithmetic, and the states of the chunks' requests."""
         total_s = 0.0
         for kind in self.model.attending:
             flops = 2.0 * self.model.attention_heads * self.model.prefill_elements(kind)
@@ -37,7 +37,7 @@ class FamilyCost(PassCost):
     def decode_attention_s(
         self, context: Value, longest: Value, decodes: Value, longer: Callable[..., Value]
     ) -> Value:
-        """Of a mean layer: what requests keep from memory, and of latents the arithmetic.
+        """Seconds of a mean layer to read what requests keep, and for latents the arithmetic.
 
         Of requests with a window at most its tokens count: of their sum, so that a short request
         beside long ones counts as one that fills its window.
@@ -51,7 +51,7 @@ class FamilyCost(PassCost):
         return (total_s + self._states_s(decodes)) / self.model.layers
 
     def _read_s(self, kind: KvLayers, tokens: Value, longer: Callable[..., Value]) -> Value:
-        """Of one layer whose decoding requests attend to so many tokens."""
+        """Seconds of one layer whose decoding requests attend to so many tokens."""
         heads, hardware = self.model.attention_heads, self.hardware
         memory_s = tokens * (kind.token_elements * self.kv_width) / self._reads_bytes_per_s
         if kind.kind == "mla":

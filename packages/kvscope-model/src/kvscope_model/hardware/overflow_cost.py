@@ -40,7 +40,7 @@ class OverflowCost:
 
     @classmethod
     def of(cls, experiment: "Conditions", passes: PassCost) -> "OverflowCost":
-        """Of an experiment whose passes cost `passes`."""
+        """Costs of an experiment whose passes cost `passes`."""
         model, cache, batching = experiment.model, experiment.cache, experiment.batching
         overflow = experiment.overflow
         return cls(
@@ -54,7 +54,7 @@ class OverflowCost:
         )
 
     def recompute_s(self, tokens: int, beside: int, together: int = 1) -> float:
-        """Of the passes that compute a victim's tokens again, with its newest one.
+        """Seconds of the passes that compute a victim's tokens again, with its newest one.
 
         Passes that it shares with the requests `beside` it, which decode, would have read the
         weights anyway. But of all of these passes but the last it gives no token: its part of their
@@ -74,11 +74,11 @@ class OverflowCost:
         return added_s + (len(starts) - 1) * decoding_s / (beside + 1)
 
     def swap_s(self, blocks: int, runs: int, direction: str) -> tuple[float, float]:
-        """Of K and V of blocks, in `runs` stretches of host blocks: on the device, and issued."""
+        """Seconds to copy K and V of blocks in `runs` host stretches: on the device, and issued."""
         return self._copy_s(blocks, runs, self.pieces, self.block_bytes, direction)
 
     def offloading_s(self, blocks: int, direction: str) -> float:
-        """Of a job of vLLM's offloading: a copy of each block and layer, ordered in one call.
+        """Seconds of a job of vLLM's offloading: a copy per block and layer, ordered in one call.
 
         It lays K and V of a layer out in one piece, and pins the host's memory.
         """
@@ -86,7 +86,7 @@ class OverflowCost:
         return copy_s(self.hardware, copies, moved / copies, "pinned", direction)[0]
 
     def fetch_s(self, blocks: int, runs: int) -> tuple[float, float]:
-        """Of the activations of blocks, to the device; a block's lie in one piece."""
+        """Seconds to copy the activations of blocks to the device; a block's lie in one piece."""
         return self._copy_s(blocks, runs, 1, self.activation_block_bytes, "in")
 
     def save_s(self, tokens: int, runs: int) -> tuple[float, float]:
@@ -132,7 +132,7 @@ class OverflowCost:
         return self.copied_s(copies, blocks * block_bytes, direction)
 
     def copied_s(self, copies: int, moved_bytes: int, direction: str) -> tuple[float, float]:
-        """Of the bytes of blocks in so many equal copies: on the device, and issued."""
+        """Seconds for the bytes of blocks in so many equal copies: on the device, and issued."""
         piece_bytes = moved_bytes / copies
         device_s, issue_s = copy_s(self.hardware, copies, piece_bytes, self.memory, direction)
         return device_s + self._scatter_s(moved_bytes), issue_s

@@ -1,1 +1,1 @@
-"""What kvscope-model shows: predicted passes on a page, and where a KV cache has its bytes."""
+"""Pages of kvscope-model: predicted passes, and where a KV cache has its bytes."""

@@ -50,7 +50,7 @@ class Losses:
         return found[1] if found else "of an unknown version"
 
     def held(self, tokens: int) -> kv_bytes.HeldBlocks | None:
-        """What a request of so many tokens holds; None if it cannot run."""
+        """Blocks that a request of so many tokens holds; None if it cannot run."""
         return next((one for one in self.plan.held if one and one.tokens == tokens), None)
 
     def recompute_s(self, tokens: int) -> float:

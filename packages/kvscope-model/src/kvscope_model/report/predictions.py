@@ -1,4 +1,4 @@
-"""What a calibrated cost model predicts of a study's measured runs, as the page shows it."""
+"""Predictions of a calibrated cost model for a study's measured runs, as the page shows them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

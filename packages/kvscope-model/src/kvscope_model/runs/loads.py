@@ -1,4 +1,4 @@
-"""What is in each pass of a run, for the cost model."""
+"""Contents of each pass of a run, for the cost model."""
 
 import numpy as np
 import pandas as pd
@@ -7,7 +7,7 @@ from kvscope_model.hardware.cost import Chunk, Loads
 
 
 def loads_of(steps: pd.DataFrame, batch: pd.DataFrame) -> Loads:
-    """Of the passes of one repeat, in the order of `steps`, which is ascending."""
+    """Contents of the passes of one repeat, in the order of `steps`, which is ascending."""
     of = np.searchsorted(steps["step"].to_numpy(), batch["step"].to_numpy())
     tokens, before = (
         batch[name].to_numpy(np.int64) for name in ("scheduled_tokens", "context_tokens")

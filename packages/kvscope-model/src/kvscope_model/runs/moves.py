@@ -16,7 +16,7 @@ from kvscope_model.hardware.overflow_cost import OverflowCost
 
 
 class Seconds(NamedTuple):
-    """Of each row of `RunView.moves`, then of each pass; 0 where nothing was saved.
+    """Seconds of each row of `RunView.moves`, then of each pass; 0 where nothing was saved.
 
     Copies take `copied_s` on the device and `issued_s` until the host's calls return; `rebuilt_s`
     are for K and V of activations. What a pass saves is gathered in `gathered_s` and copied in
@@ -32,7 +32,7 @@ class Seconds(NamedTuple):
 
 @dataclass(frozen=True)
 class Moves:
-    """Of each row of `RunView.moves`: bytes, calls that copy, and the tokens rebuilt; of each pass:
+    """Amounts of each row of `RunView.moves`: bytes, calls that copy, tokens rebuilt; of each pass:
     what it saved of activations, in bytes and calls.
     """
 
@@ -45,7 +45,7 @@ class Moves:
 
     @classmethod
     def recorded(cls, repeat: RunView, cost: OverflowCost) -> "Moves":
-        """Of a modeled repeat on the hardware of `cost`: as many copies as took these seconds."""
+        """Copies of a modeled repeat on the hardware of `cost`: as many as took these seconds."""
         found = cls._without_copies(repeat)
         copied_s = repeat.moves["copy_s"].to_numpy(float)
         moves = zip(copied_s.tolist(), found.bytes.tolist(), found.directions, strict=True)
@@ -61,7 +61,7 @@ class Moves:
 
     @classmethod
     def assumed(cls, repeat: RunView, cost: OverflowCost) -> "Moves":
-        """Of a measured repeat, whose copies are not recorded.
+        """Assumed copies of a measured repeat, whose number is not recorded.
 
         Coalesced ones are in one stretch of the host's blocks; each request's tokens are saved in
         one.

@@ -89,7 +89,7 @@ class SwapOrders(KVConnectorMetadata):
 
 @dataclass
 class SwapReport(KVConnectorWorkerMetadata):
-    """What was copied for one pass."""
+    """Copies made for one pass."""
 
     transfers: list[Transfer]
 
