@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from kvscope import __version__, homes, plugins
+from kvscope import __version__, extensions, homes, plugins
 from kvscope.commands import (
     analyse,
     check,
@@ -62,7 +62,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         completion.complete(parser)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # a file has each line at once
-    given = parser.parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    if refusal := refusal_of_absent(words):
+        print(f"kvscope: {refusal}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    given = parser.parse_args(words)
     try:
         code = int(given.command(given))
         sys.stdout.flush()  # a full disk is an error of this command, not of Python's exit
@@ -126,6 +130,15 @@ def plugin_commands() -> Iterator[Command]:
             print(f"kvscope: {error}", file=sys.stderr)
         else:
             yield found
+
+
+def refusal_of_absent(words: Sequence[str]) -> str | None:
+    """Why a command line is refused whose command is of a package that is not installed."""
+    name = next(iter(words), "")
+    clause = extensions.absent("command", name)
+    if clause is None or name in plugins.names(GROUP):
+        return None
+    return f"{name} is no command here: {clause}"
 
 
 def build_parser() -> argparse.ArgumentParser:

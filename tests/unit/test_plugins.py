@@ -10,7 +10,7 @@ from kvscope import docs, plugins
 from kvscope.cli import main
 from kvscope.collect import importer
 from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput
-from kvscope.plan import registry
+from kvscope.plan import layers, registry
 from kvscope.plan.grid import expand
 from kvscope.plan.layers import SHIPPED_CONFIG
 from kvscope.report import sections
@@ -31,6 +31,7 @@ Install = Callable[[str], None]
 @pytest.fixture(autouse=True)
 def toys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The toys' directory is where installed packages are; others than kvscope add only options."""
+    layers.package_directories()
     for kind in registry.KINDS:
         registry.find_registered(kind)
     monkeypatch.syspath_prepend(str(TOYS))

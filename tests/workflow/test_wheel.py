@@ -255,13 +255,15 @@ def test_a_run_becomes_a_page(installed: Installation, require: Any, device: str
     assert "<style>" in found
 
 
-@pytest.mark.parametrize("study", ["hybrid", "paper"])
+@pytest.mark.parametrize(
+    ("study", "package"), [("hybrid", "kvscope-offload"), ("paper", "kvscope-paper")]
+)
 def test_studies_come_with_the_packages_that_extend_kvscope(
-    installed: Installation, extended: Installation, study: str
+    installed: Installation, extended: Installation, study: str, package: str
 ) -> None:
     refused = installed.run("kvscope", "plan", f"study={study}")
     assert refused.returncode == 2
-    assert f"study is '{study}' but must be one of " in refused.stderr
+    assert f"study is '{study}' but the package {package}, which brings it" in refused.stderr
     here = expand(study, [], SHIPPED_CONFIG).experiments
     there = json.loads(extended.kvscope("plan", f"study={study}", "--json"))
     assert [one["id"] for one in there] == [planned.experiment.id for planned in here]

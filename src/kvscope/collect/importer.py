@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 import kvscope
-from kvscope import plugins, tables
+from kvscope import extensions, plugins, tables
 from kvscope.errors import BadInput
 from kvscope.reading import sha256_of
 from kvscope.runfile import COMPLETE, IMPORTED_FROM, RUN_FILE, read_record
@@ -52,8 +52,9 @@ def import_run(kind: str, paths: Sequence[Path], out: Path, series: str | None =
     that was not imported.
     """
     if kind not in kinds():
-        known = ", ".join(kinds()) or "none, install a package that has some"
-        raise BadInput(f"import: unknown kind '{kind}'; known: {known}")
+        known = f"known: {', '.join(kinds()) or 'none, install a package that has some'}"
+        reason = extensions.absent("importer", kind) or known
+        raise BadInput(f"import: unknown kind '{kind}'; {reason}")
     found = importer(kind)
     if series is not None and not found.has_series:
         raise BadInput(f"import {kind}: --series is for kinds whose files hold several runs")

@@ -16,7 +16,7 @@ from kvscope.errors import BadInput
 from kvscope.files import check_name
 from kvscope.plan import documents, layers, registry
 from kvscope.plan.experiment import Experiment
-from kvscope.plan.wording import format_value, suggestion
+from kvscope.plan.wording import but_one_of, format_value
 
 Config = dict[str, Any]
 # Choices of options: ((group, option), …).
@@ -87,8 +87,8 @@ class Composer:
             check_name(option, f"{group} ({origin})")
         if option not in known:
             raise BadInput(
-                f"{group} is {format_value(option)} ({origin}){suggestion(str(option), known)} but "
-                f"must be one of {', '.join(known)} ({self._where(group)})"
+                f"{group} is {format_value(option)} ({origin}){but_one_of(group, option, known)} "
+                f"({self._where(group)})"
             )
         path = self.path(f"{group}/{option}.yaml")
         if not path.exists() and group in registry.KINDS:

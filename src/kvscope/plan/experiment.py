@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 from kvscope.errors import BadInput
 from kvscope.kv_group import KvGroup
 from kvscope.layout import EXPERIMENT_FILE, EXPERIMENTS
-from kvscope.plan import documents, registry, rules, vocabulary
+from kvscope.plan import documents, registry, rules, tracers, vocabulary
 from kvscope.plan.complaints import Origin, validation_message
 from kvscope.plan.device import Device
 from kvscope.plan.fields import GIB, MAX_REPEATS, Label, Part, Whole
@@ -205,13 +205,16 @@ def read_settings(directory: Path) -> dict[str, Any]:
 
 
 def unknown_options(settings: dict[str, Any]) -> list[str]:
-    """The options, as 'overflow=stash', that no installed package registers."""
-    sections = ((kind, settings.get(kind)) for kind in registry.KINDS)
+    """The options, as 'overflow=stash', that need a package that is not installed."""
+    known = {kind: {*registry.find_registered(kind)} for kind in registry.KINDS}
+    if not tracers.is_installed():
+        known["tracing"] = {"none"}
+    sections = ((kind, settings.get(kind)) for kind in known)
     named = [(kind, part.get("name")) for kind, part in sections if isinstance(part, dict)]
     return [
         f"{kind}={name}"
         for kind, name in named
-        if isinstance(name, str) and name not in registry.find_registered(kind)
+        if isinstance(name, str) and name not in known[kind]
     ]
 
 

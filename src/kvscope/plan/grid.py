@@ -66,7 +66,6 @@ def expand(study: str | None, overrides: list[str], config_dir: Path) -> Plan:
     given = command_line.parse(overrides, config_dir)
     found = _ad_hoc() if study is None else studies.read(study, config_dir)
     grids = [_with_command_line(grid, given) for grid in found.grids]
-    _check_axes(found)
     _check_question(found)
     _check_levels(found)
     _refuse_too_many(found.name, grids)
@@ -75,6 +74,7 @@ def expand(study: str | None, overrides: list[str], config_dir: Path) -> Plan:
         for point, config in _points(grid, given, composer):
             experiment = point.experiment(config)
             rows.setdefault(experiment.id, (experiment, point, config))
+    _check_axes(found)  # after options: one of an absent package has keys that nothing knows
     if not rows:
         raise BadInput(f"study {found.name!r} has no experiments left after its exclusions")
     varied = _varied_values([(point, config) for _, point, config in rows.values()], composer)

@@ -23,6 +23,7 @@ from kvscope.plan.option import Option
 from kvscope.plan.policy import Batching, Overflow
 from kvscope.plan.vocabulary import KINDS as KINDS
 from kvscope.plan.vocabulary import entry_point_group
+from kvscope.plan.wording import but_one_of
 from kvscope.plan.workload import Workload
 from kvscope.reading import describe_error
 
@@ -122,10 +123,10 @@ def label(key: str) -> Label | None:
 
 def unknown_option(kind: str, name: object) -> str:
     """The message for an unknown option, with the known ones."""
-    known = ", ".join(sorted(find_registered(kind)))
+    rest = but_one_of(kind, name, sorted(find_registered(kind)))
     return (
-        f"{kind}.name is {name!r:.60} but must be one of {known}, or one that an installed package "
-        f"registers under {entry_point_group(kind)!r}"
+        f"{kind}.name is {name!r:.60}{rest}, or one that an installed package registers under "
+        f"{entry_point_group(kind)!r}"
     )
 
 

@@ -18,7 +18,7 @@ from kvscope.plan.figures import Axes, Entry
 from kvscope.plan.levels import Levels
 from kvscope.plan.question import Question
 from kvscope.plan.repeats import RepeatsUntil
-from kvscope.plan.wording import format_value, suggestion
+from kvscope.plan.wording import but_one_of, format_value
 
 # Values of dotted configuration keys, set together.
 Settings = dict[str, Any]
@@ -111,7 +111,7 @@ def read(name: str, config_dir: Path) -> StudyDefinition:
     check_name(name, "study")
     if name not in known:
         raise BadInput(
-            f"study is {name!r}{suggestion(name, known)} but must be one of {', '.join(known)} "
+            f"study is {name!r}{but_one_of('study', name, known)} "
             f"({layers.places(config_dir, 'study')})"
         )
     path = known[name]

@@ -4,11 +4,24 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
+from kvscope import extensions
+
 
 def suggestion(word: str, known: Iterable[str]) -> str:
     """' (did you mean …?)' if a known word is similar to `word`, else ''."""
     found = difflib.get_close_matches(word, list(known), n=1)
     return f" (did you mean {found[0]!r}?)" if found else ""
+
+
+def but_one_of(kind: str, name: object, known: Iterable[str]) -> str:
+    """The rest of a sentence on a name that is not known: what is, or which package brings it.
+
+    ' (did you mean …?) but must be one of …', ' but the package …; install it, or take one of …'.
+    """
+    known = list(known)
+    if clause := extensions.absent(kind, name):
+        return f" but {clause}, or take one of {', '.join(known)}"
+    return f"{suggestion(str(name), known)} but must be one of {', '.join(known)}"
 
 
 def format_value(value: Any) -> str:
