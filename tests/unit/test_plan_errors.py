@@ -93,10 +93,6 @@ COMMAND_LINE = [
         ["engine.attention (paged) must be vllm or"],
     ),
     ("workload.timeout_s=0", ["workload.timeout_s is 0", "more than 0"]),
-    (
-        "device=dry tracing.name=full",
-        ["tracing (full) must be none on device dry", "change tracing"],
-    ),
     ("device=tpu", ["device is 'tpu'", "one of cpu, cuda, dry"]),
     ("tracing=some", ["tracing is 'some'", "must be one of", "none"]),
     ("engine=big", ["engine is 'big' (the command line) but must be a group of keys"]),
