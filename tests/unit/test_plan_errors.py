@@ -67,7 +67,7 @@ COMMAND_LINE = [
         "overflow=drop",
         [
             "overflow is 'drop' (the command line)",
-            "one of activation, adaptive, native, native_full, recompute, swap",
+            "recompute, swap",
         ],
     ),
     ("overflow=swap overflow.host_memory=paged", ["overflow.host_memory is 'paged'", "'pinned'"]),
@@ -165,7 +165,7 @@ STUDIES = [
     (
         "title: T\nfigures: [swapping, swaping]\ngrids: [{name: a}]",
         [
-            "figures.1.name is 'swaping' (config/study/mine.yaml) but must be one of access_gaps,",
+            "figures.1.name is 'swaping' (config/study/mine.yaml) but must be one of ",
             ", swapping,",
         ],
     ),
