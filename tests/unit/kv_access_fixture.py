@@ -186,6 +186,20 @@ def events_frame(done: Served) -> pd.DataFrame:
 def write_traced_run(results: Path, name: str = "traced", served: Served | None = None) -> Path:
     """Write the run's directory, its collected KV tables and its metrics; the directory."""
     done = serve(served)
+    directory = write_run_of(done, results, name)
+    trace_run(directory, results / "tables" / name, done)
+    return directory
+
+
+def write_untraced_run(results: Path, name: str, served: Served | None = None) -> Path:
+    """The same without KV events."""
+    directory = write_run_of(serve(served), results, name)
+    collect_and_analyse(directory, results / "tables" / name)
+    return directory
+
+
+def write_run_of(done: Served, results: Path, name: str) -> Path:
+    """Write the directory of a run that served this."""
     directory, out = results / "experiments" / name, results / "tables" / name
     for path in (directory, out):
         path.mkdir(parents=True, exist_ok=True)
@@ -209,7 +223,6 @@ def write_traced_run(results: Path, name: str = "traced", served: Served | None 
     for repeat in known["clock"]["repeats"]:
         repeat |= clocks(float(ends[repeat["repeat"]]))
     runfile.write_run(directory, known | {"files": runfile.file_records(directory)})
-    trace_run(directory, out, done)
     return directory
 
 
@@ -219,12 +232,19 @@ def trace_run(directory: Path, out: Path, done: Served) -> None:
     tables.write(tables.KV_EVENTS, events_frame(done), out / "kv_events.parquet")
     tables.write(tables.KV_KERNELS, kernels, out / "kv_kernels.parquet")
     runfile.write_run(directory, runfile.read_run(directory) | {"tracing": tracing(done)})
+    held = {"events_dropped": {"violations": 0, "first": ""}}
+    collect_and_analyse(directory, out, {"rows": len(done.events), "oracles": held})
+
+
+def collect_and_analyse(
+    directory: Path, out: Path, kv_events: dict[str, Any] | None = None
+) -> None:
+    """Write tables as of a run without a profile, with this account of KV events, and metrics."""
     for table in (*tables.NSYS_TABLES, tables.TIMELINE):
         tables.write(table, table.empty(), out / f"{table.name}.parquet")
-    held = {"events_dropped": {"violations": 0, "first": ""}}
-    kv_events = {"rows": len(done.events), "oracles": held}
-    account = {"rows": {}, "warnings": [], "kv_events": kv_events}
-    accounts.write(out, accounts.COLLECTED, directory, account)
+    account = {"rows": {}, "warnings": []}
+    told = account if kv_events is None else account | {"kv_events": kv_events}
+    accounts.write(out, accounts.COLLECTED, directory, told)
     analyse(directory, out)
 
 

@@ -102,8 +102,6 @@ def test_runs_and_planned_studies(here: Path) -> None:
     assert complete("kvscope check tr", here) == ["tried"]
     assert complete("kvscope check no", here) == ["notes/"]
     assert set(complete("kvscope report ", here)) == {"old", "results/experiments/one", "tried"}
-    assert complete("kvscope calibrate ol", here) == ["old"]
-    assert complete("kvscope calibrate old --predict tr", here) == ["tried"]
     file = "results/experiments/planned/experiment.yaml"
     assert complete("kvscope run results/experiments/planned/e", here) == [file]
 

@@ -71,6 +71,7 @@ def circle(graph: grimp.ImportGraph) -> list[str]:
     return []
 
 
+@pytest.mark.packages
 def test_no_modules_import_one_another_in_a_circle():
     """Imports in functions and those for type checkers count."""
     packages = [one.name.replace("-", "_") for one in (ROOT / "packages").glob("kvscope-*")]

@@ -266,5 +266,6 @@ def test_every_metric_is_what_a_walk_over_the_rows_finds(run: Records) -> None:
     numbers = sorted(set(run.steps["repeat"]))
     for number, repeat in zip(numbers, run.repeats(), strict=True):
         found = {metric.name: metric.of(repeat) for metric in METRICS}
-        assert found == pytest.approx(by_rows(run, number), rel=1e-9, nan_ok=True)
+        due = by_rows(run, number)  # of packages, too, which may not be here
+        assert found == pytest.approx({name: due[name] for name in found}, rel=1e-9, nan_ok=True)
         assert np.isfinite([*found.values()]).mean() > 0.8

@@ -77,6 +77,7 @@ CLUSTER = [
 ]
 
 
+@pytest.mark.packages
 @pytest.mark.parametrize("document", CLUSTER)
 def test_every_command_for_a_cluster_with_gpus_measures_on_a_gpu(document: str) -> None:
     assert commands(document)

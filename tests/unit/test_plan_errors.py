@@ -67,7 +67,7 @@ COMMAND_LINE = [
         "overflow=drop",
         [
             "overflow is 'drop' (the command line)",
-            "one of activation, adaptive, native, native_full, recompute, swap",
+            "recompute, swap",
         ],
     ),
     ("overflow=swap overflow.host_memory=paged", ["overflow.host_memory is 'paged'", "'pinned'"]),
@@ -93,10 +93,6 @@ COMMAND_LINE = [
         ["engine.attention (paged) must be vllm or"],
     ),
     ("workload.timeout_s=0", ["workload.timeout_s is 0", "more than 0"]),
-    (
-        "device=dry tracing.name=full",
-        ["tracing (full) must be none on device dry", "change tracing"],
-    ),
     ("device=tpu", ["device is 'tpu'", "one of cpu, cuda, dry"]),
     ("tracing=some", ["tracing is 'some'", "must be one of", "none"]),
     ("engine=big", ["engine is 'big' (the command line) but must be a group of keys"]),
@@ -169,7 +165,7 @@ STUDIES = [
     (
         "title: T\nfigures: [swapping, swaping]\ngrids: [{name: a}]",
         [
-            "figures.1.name is 'swaping' (config/study/mine.yaml) but must be one of access_gaps,",
+            "figures.1.name is 'swaping' (config/study/mine.yaml) but must be one of ",
             ", swapping,",
         ],
     ),

@@ -109,6 +109,7 @@ def test_ids_stay_what_they_are() -> None:
     assert experiment(*ASKED).id == "tiny-llama-zipf8-chunked64-recompute-b60x32-cf109f3bb2"
 
 
+@pytest.mark.packages
 def test_the_ids_of_shipped_studies_stay_what_they_are() -> None:
     """Of experiments with files, too: theirs depend on the content, which git keeps."""
     found = [p.experiment.id for p in expand("quickstart", ["repeats=3"], CONFIG).experiments]

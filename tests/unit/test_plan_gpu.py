@@ -63,12 +63,6 @@ def test_many_requests_with_a_large_vocabulary_hold_their_logits() -> None:
     assert found.activation_bytes == hidden + logits
 
 
-def test_event_buffers_are_there_if_events_are_traced() -> None:
-    assert memory().event_buffer_bytes == 0
-    found = memory("tracing=full", "tracing.buffer_events=1000")
-    assert found.event_buffer_bytes == 2 * 32 * 1000
-
-
 @pytest.mark.parametrize(
     ("words", "copy_bytes"),
     [

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -45,8 +46,15 @@ def test_without_study_and_overrides_there_is_one_experiment_the_defaults() -> N
     assert planned.label == planned.experiment.slug
 
 
+def studies() -> list[Any]:
+    """Those of installed packages, too; the quickstart needs several."""
+    marks = {"quickstart": [pytest.mark.packages]}
+    names = sorted(layers.options(CONFIG, "study"))
+    return [pytest.param(name, marks=marks.get(name, [])) for name in names]
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize("study", sorted(layers.options(CONFIG, "study")))
+@pytest.mark.parametrize("study", studies())
 def test_every_shipped_study_can_be_planned(study: str) -> None:
     plan = expand(study, [], CONFIG)
     assert len(plan.experiments) > 1

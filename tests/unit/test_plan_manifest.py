@@ -308,6 +308,7 @@ def test_a_damaged_manifest_is_refused_by_its_key_and_made_again(
     assert manifest.plan_if_changed("four", config, results) == sound
 
 
+@pytest.mark.packages
 def test_the_manifest_says_what_a_study_asks(tmp_path: Path) -> None:
     manifest.write(expand("quickstart", [], CONFIG), tmp_path)
     asked = manifest.read("quickstart", tmp_path)["compare"]
@@ -315,6 +316,7 @@ def test_the_manifest_says_what_a_study_asks(tmp_path: Path) -> None:
     assert load_study("quickstart", tmp_path).question == Question(**asked)
 
 
+@pytest.mark.packages
 @pytest.mark.parametrize(
     ("edit", "sentence"),
     [
@@ -357,9 +359,9 @@ def test_any_manifest_is_read_or_refused(
 ) -> None:
     """A sound manifest, a value of which is another one, or cut short somewhere."""
     results = tmp_path_factory.getbasetemp() / "fuzz"
-    if not manifest.manifest_path("quickstart", results).exists():
-        manifest.write(expand("quickstart", [], CONFIG), results)
-        sound = manifest.read("quickstart", results)
+    if not manifest.manifest_path("batching-cpu", results).exists():
+        manifest.write(expand("batching-cpu", [], CONFIG), results)
+        sound = manifest.read("batching-cpu", results)
         (results / "sound.json").write_text(json.dumps(sound))
     content = json.loads((results / "sound.json").read_text())
     path = data.draw(st.sampled_from(_places(content)))
@@ -370,9 +372,9 @@ def test_any_manifest_is_read_or_refused(
         holder[path[-1]] = junk
     text = json.dumps(content if path else junk)
     text = text[: data.draw(st.integers(0, len(text)))] if data.draw(st.booleans()) else text
-    manifest.manifest_path("quickstart", results).write_text(text)
+    manifest.manifest_path("batching-cpu", results).write_text(text)
     try:
-        found = manifest.read("quickstart", results)
+        found = manifest.read("batching-cpu", results)
     except BadInput as error:
         sentence = str(error)
     else:

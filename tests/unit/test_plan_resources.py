@@ -51,6 +51,7 @@ def test_weights_are_there_twice_on_a_cpu() -> None:
     assert more == pytest.approx((2 * 8_030_261_248 * 2 - 2 * 3_687_936 * 4 + cache) / MIB, abs=2)
 
 
+@pytest.mark.packages
 @pytest.mark.parametrize(
     ("few", "many"),
     [

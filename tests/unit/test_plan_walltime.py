@@ -88,6 +88,7 @@ LONGER = [
 ]
 
 
+@pytest.mark.packages
 @pytest.mark.parametrize(("short", "long"), LONGER)
 def test_more_to_do_takes_longer(short: list[str], long: list[str]) -> None:
     assert expected_s(experiment(*short)) < expected_s(experiment(*long))

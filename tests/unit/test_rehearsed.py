@@ -234,6 +234,7 @@ def test_two_rehearsals_are_not_compared_either(results: Path, capsys: Captured)
     assert NOT_MEASURED in capsys.readouterr().err
 
 
+@pytest.mark.packages
 @forgeries
 def test_calibrate_refuses_a_rehearsed_run(forged: Path, measured: str, capsys: Captured) -> None:
     run = str(runs_of(forged)[1])
@@ -338,6 +339,7 @@ def test_the_files_of_a_study_say_it_in_each_row(results: Path) -> None:
     assert set(compared["how"]) == {REHEARSED}
 
 
+@pytest.mark.packages
 @pytest.mark.thorough
 def test_the_terminal_says_it_beside_the_numbers(results: Path, capsys: Captured) -> None:
     run = str(runs_of(results)[1])

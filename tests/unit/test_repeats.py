@@ -144,6 +144,7 @@ def test_the_rule_is_part_of_the_experiment_and_of_its_file(tmp_path: Path) -> N
     assert len({planned.id, *(other.id for other in others)}) == 4
 
 
+@pytest.mark.packages
 def test_a_study_gives_the_rule_and_the_command_line_changes_a_part_of_it() -> None:
     rule = experiment(study="quickstart").stopping
     assert rule.until == 0.05

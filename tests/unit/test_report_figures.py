@@ -28,7 +28,7 @@ from kvscope.report.latencies import latencies_of
 from kvscope.report.load import load
 from kvscope.report.render import print_figure, specification, svg
 
-from .kv_access_fixture import Served, write_traced_run
+from .kv_access_fixture import Served, write_untraced_run
 from .marks import draw, marks_of, own_figures, streams
 from .report_fixture import Fake, batching_study, overflow_study, write_study
 
@@ -49,7 +49,7 @@ OVER_SIZE = Axes(x="cache.block_size", colour="overflow")
 def results(tmp_path_factory):
     results = tmp_path_factory.mktemp("results")
     write_study(results, list(overflow_study()), "overflow")
-    write_traced_run(results, "traced", Served(prompts=(16, 90), layers=2, heads=2, repeats=2))
+    write_untraced_run(results, "served", Served(prompts=(16, 90), layers=2, heads=2, repeats=2))
     return write_study(results, list(batching_study()), "batching")
 
 
@@ -66,8 +66,8 @@ def batching(results):
 
 @pytest.fixture(scope="module")
 def studies(results, overflow, batching):
-    traced = load([str(results / "experiments" / "traced")], results)
-    return {"overflow": overflow, "batching": batching, "traced": traced}
+    served = load([str(results / "experiments" / "served")], results)
+    return {"overflow": overflow, "batching": batching, "served": served}
 
 
 @pytest.fixture(scope="module")
@@ -93,11 +93,11 @@ def test_together_the_studies_have_every_figure(drawn):
     drawn_elsewhere = {"predictions", "winners", "kv_groups"}
     found = {name for found in drawn.values() for name in found}
     assert found & own_figures() == own_figures() - drawn_elsewhere
-    assert not set(drawn["overflow"]) & {"strategies", "window_fill", "kv_accesses"}
-    assert not set(drawn["traced"]) & {"resume_overhead", "strategies", "swapping"}
+    assert not set(drawn["overflow"]) & {"strategies", "window_fill"}
+    assert not set(drawn["served"]) & {"resume_overhead", "strategies", "swapping"}
 
 
-@pytest.mark.parametrize("study", ["overflow", "batching", "traced"])
+@pytest.mark.parametrize("study", ["overflow", "batching", "served"])
 def test_every_figure_draws_marks_in_each_of_its_plots(drawn, study):
     for name, drawing in drawn[study].items():
         assert marks_of(svg(drawing)), name
@@ -114,9 +114,9 @@ def test_the_same_tables_are_printed_as_the_same_pdf_and_png(drawn):
 
 
 def test_views_that_are_not_printed_are_charts_as_well(drawn):
-    for name in ("throughput", "step_timeline", "kv_accesses"):
-        of = "traced" if name == "kv_accesses" else "overflow"
-        for chart in {id(view.chart): view.chart for view in drawn[of][name].views}.values():
+    for name in ("throughput", "step_timeline"):
+        views = drawn["overflow"][name].views
+        for chart in {id(view.chart): view.chart for view in views}.values():
             assert vl_convert.vegalite_to_vega(chart)["marks"]
 
 

@@ -512,6 +512,7 @@ def test_the_headline_claims_nothing_for_an_answer_within_the_noise():
     )
 
 
+@pytest.mark.packages
 def test_the_headline_of_a_metric_that_is_neither_good_nor_bad_has_its_extremes():
     runs = [
         run({"batching": name}, (90, 100, 110), amplification=value)

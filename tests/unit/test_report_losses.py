@@ -80,7 +80,7 @@ def test_parts_add_up_and_the_largest_is_the_cause(tmp_path: Path, seeds: int) -
         assert own.idxmax() == cause
     assert marks_of(svg(drawing))
     (sentence,) = drawing.views[0].remarks
-    assert sentence.startswith("native full has less throughput than recompute in 3 places: ")
+    assert sentence.startswith("swap has less throughput than recompute in 3 places: ")
     assert all(f"{cause} (1)" in sentence for cause in CAUSE.values())
 
 

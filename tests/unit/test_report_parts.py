@@ -299,6 +299,7 @@ def panel_metrics() -> set[str]:
     return {str(part.value) for part in parts if isinstance(part, ast.Constant)}
 
 
+@pytest.mark.packages
 def test_a_panel_names_metrics_that_some_package_has():
     """A panel leaves out the metrics of a package that is not installed; a misspelt one, too."""
     assert {"throughput_tokens_per_s", "kv_read_amplification"} < panel_metrics() < {*measures()}

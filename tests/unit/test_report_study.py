@@ -15,18 +15,15 @@ from kvscope import attempts, runfile, tables
 from kvscope.analyse.check import check_run
 from kvscope.analyse.experiment import analyse
 from kvscope.analyse.study_metrics import STUDY_METRICS, column_measures
-from kvscope.attempts import request_again
 from kvscope.cli import main
 from kvscope.errors import BadInput
-from kvscope.files import write_json
 from kvscope.report.figures import registry
 from kvscope.report.figures.registry import figures
 from kvscope.report.load import load
 from kvscope.report.study import report
 from kvscope.report.tables import study_metrics
-from kvscope.run.locks import SUPERVISOR_LOCK, hold_lock
 
-from .kv_access_fixture import serve, trace_run
+from .kv_access_fixture import collect_and_analyse
 from .marks import own_figures, streams
 from .report_fixture import Fake, write_experiment, write_study
 
@@ -53,7 +50,7 @@ ALL = (*COMPLETE, BROKEN, WAITING)
 def results(tmp_path_factory):
     results = tmp_path_factory.mktemp("results")
     write_study(results, ALL)
-    trace_run(results / "experiments" / ROOMY.id, results / "tables" / ROOMY.id, serve())
+    collect_and_analyse(results / "experiments" / ROOMY.id, results / "tables" / ROOMY.id)
     report(["fake"], results, None)
     return results
 
@@ -264,43 +261,6 @@ def test_the_console_says_what_is_not_valid_and_why_and_what_to_do(tmp_path, cap
     assert "fake: 2 experiments, 2 complete, 1 valid" in said
     assert "no_warm_up (nothing ran before the measured part)" in said
     assert "study=fake remeasure=invalid" in said
-    assert main(["status", "fake", "--results", str(tmp_path)]) == 0
-    assert "1 valid" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("fake", [WAITING, BROKEN], ids=["for the first time", "after a failure"])
-def test_an_experiment_that_is_being_measured_is_running(fake, tmp_path, capsys):
-    write_study(tmp_path, [ROOMY, fake])
-    directory = tmp_path / "experiments" / fake.id
-    attempt = directory / "attempt"
-    attempt.mkdir()
-
-    def status() -> str:
-        assert main(["status", "fake", "--results", str(tmp_path)]) == 0
-        return capsys.readouterr().out
-
-    with hold_lock(directory, SUPERVISOR_LOCK):
-        assert "1 complete, 1 valid, 1 running" in status()
-        session = {"clock": {"repeats": [{"repeat": n} for n in range(3)]}}
-        write_json(attempt / "session.json", session)
-        said = status()
-        assert ": running, 3 repeats so far" in said
-        assert "Make what is missing" not in said
-    said = status()
-    assert "running" not in said
-    assert "Make what is missing" in said
-
-
-def test_a_finished_experiment_that_is_measured_again_says_so(tmp_path, capsys):
-    write_study(tmp_path, [ROOMY])
-    directory = tmp_path / "experiments" / ROOMY.id
-    request_again(directory)
-    (directory / "attempt").mkdir()
-    with hold_lock(directory, SUPERVISOR_LOCK):
-        assert main(["status", "fake", "--results", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert "1 complete" in said
-    assert "is being measured again" in said
 
 
 @pytest.mark.usefixtures("one_figure")
@@ -349,7 +309,7 @@ def test_a_named_pipe_in_a_runs_directory_keeps_nobody_waiting(name, tmp_path):
     ("name", "why"),
     [
         ("swapping", "no experiment has the data it needs"),
-        ("nonsense", "there are only access_gaps, "),
+        ("nonsense", "there are only "),
     ],
 )
 @pytest.mark.parametrize("runs", [[ROOMY], [ROOMY, WAITING]], ids=["finished", "unfinished"])

@@ -195,6 +195,7 @@ def test_what_the_planner_takes_is_valid(
     assert not taken or sound(study(set={group: option}, product={key: [value]}))
 
 
+@pytest.mark.packages
 def test_the_readme_has_a_row_for_every_key_of_an_option() -> None:
     rows = [line.split("|")[1] for line in README.splitlines() if line.startswith("| `")]
     documented = {word for row in rows for word in row.split("`")[1::2]}

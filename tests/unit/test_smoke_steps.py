@@ -47,6 +47,7 @@ def test_a_step_that_is_killed_leaves_what_it_had_stored(
     assert place.stored("slow") == {"found": 1}
 
 
+@pytest.mark.packages
 def test_runs_without_time_are_neither_right_nor_wrong(work: Path) -> None:
     assert engine.main(seconds=campaigns.MARGIN_S + 1) == []
     outcomes = {row["outcome"] for row in place.stored("engine")}

@@ -58,13 +58,6 @@ def test_no_engine_starts_on_a_version_that_will_not_do(tmp_path: Path, version:
     assert "imported" not in made.stdout + made.stderr
 
 
-@pytest.mark.parametrize("version", [*UNKNOWN, f"{NO_SCHEDULER[-1]}.0"])
-def test_no_cache_is_planned_by_a_version_that_will_not_do(tmp_path: Path, version: str):
-    made = kvscope(tmp_path, version, "bytes", "tiny-llama")
-    assert (made.returncode, made.stdout) == (2, "")
-    assert made.stderr == f"kvscope: {unless_scheduling(version)}\n"
-
-
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_patch_and_build_of_a_known_release_is_known(release: str):
     for known, unless in UNLESS.items():

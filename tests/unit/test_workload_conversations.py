@@ -20,6 +20,7 @@ DRY = (
     "device=dry",
     "model=llama-3.1-8b",
     "engine.max_model_len=65536",
+    "engine.max_num_batched_tokens=65536",
     "cache.blocks=9999",
 )
 
@@ -329,7 +330,6 @@ def test_a_request_that_comes_before_no_pass_is_refused(write, passes, said) -> 
             "workload.timeout_s (3.0) must be null",
         ),
         (["workload=agents", "workload.timeout_s=3"], "workload.timeout_s (3.0) must be null"),
-        (["workload=conversation", "device=offload"], "which device=offload cannot"),
         (["workload=conversation", "workload.arrival=trace"], "has no arrival times"),
         (["workload=conversation", "workload.arrival=passes"], "conversation names no passes"),
         (

@@ -348,6 +348,7 @@ def untouched(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     return Checkout(tmp_path_factory.mktemp("untouched") / "kvscope")
 
 
+@pytest.mark.packages
 @pytest.mark.parametrize(
     "printed",
     [

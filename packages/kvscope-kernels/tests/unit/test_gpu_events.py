@@ -68,6 +68,12 @@ def test_events_of_a_measured_run_were_as_many() -> None:
     assert events_of_a_repeat(planned(*words, "seed=1234")) == pytest.approx(89_944, rel=0.02)
 
 
+def test_event_buffers_are_there_if_events_are_traced() -> None:
+    assert memory().event_buffer_bytes == 0
+    found = memory("tracing=full", "tracing.buffer_events=1000")
+    assert found.event_buffer_bytes == 2 * 32 * 1000
+
+
 def test_event_buffers_count_too() -> None:
     words = ("model=yarn-llama-2-7b", "device.hardware=rtx-4090")
     planned(*words, "engine.max_num_batched_tokens=12288")

@@ -13,6 +13,7 @@ from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope_model.calibration import calibrate
 from kvscope_model.calibration.measured import require_one_attention
+from tests.unit.test_command_line import parsed
 from tests.unit.test_experiment_id import CONFIG, edit, write_run
 from tests.unit.test_machines import full_disk
 
@@ -85,3 +86,19 @@ def test_it_refuses_them_before_it_writes(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {
         *("run.json", "experiment.yaml")
     }
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("calibrate --samples 0", "'0' is not a whole number of at least 1"),
+        ("calibrate --samples 1.5", "'1.5' is not a whole number of at least 1"),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused(
+    words: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parsed(*words.split())
+    assert ended.value.code == 2
+    assert sentence in capsys.readouterr().err
