@@ -242,7 +242,7 @@ def collect_and_analyse(
     """Write tables as of a run without a profile, with this account of KV events, and metrics."""
     for table in (*tables.NSYS_TABLES, tables.TIMELINE):
         tables.write(table, table.empty(), out / f"{table.name}.parquet")
-    account = {"rows": {}, "warnings": []}
+    account: dict[str, Any] = {"rows": {}, "warnings": []}
     told = account if kv_events is None else account | {"kv_events": kv_events}
     accounts.write(out, accounts.COLLECTED, directory, told)
     analyse(directory, out)
