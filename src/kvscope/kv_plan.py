@@ -41,10 +41,8 @@ def unless_one_block_table(groups: Sequence[KvGroup], setting: str) -> str:
 
 def unless_movable(groups: Sequence[KvGroup], setting: str) -> str:
     """Why a setting that moves the blocks of all groups is refused; '' if it is not."""
-    if (
-        not any(keeps_state(group) for group in groups)
-        and len({g.block_tokens for g in groups}) == 1
-    ):
+    sizes = {group.block_tokens for group in groups}
+    if not any(map(keeps_state, groups)) and len(sizes) == 1:
         return ""
     kinds = ", ".join(
         g.kind if keeps_state(g) else f"{g.kind} of {g.block_tokens} tokens" for g in groups

@@ -18,7 +18,7 @@ from kvscope.kv_kinds import (
     kind_of,
     registered,
 )
-from kvscope.kv_plan import held_blocks, keeps_state
+from kvscope.kv_plan import held_blocks, keeps_state, unless_movable
 
 LONGEST = 70
 PAIRS = [(context, tokens) for tokens in range(1, LONGEST) for context in range(tokens)]
@@ -106,3 +106,13 @@ def test_a_group_holds_what_its_kind_says():
     assert held_blocks(group, contexts, tokens).tolist() == [1, 3, 3]
     assert not keeps_state(group)
     assert keeps_state(KvGroup("Mamba", 1, 4, 8, 8, 8))
+
+
+def test_blocks_are_moved_together_where_all_are_of_as_many_tokens_and_none_is_a_state():
+    full, window = (KvGroup(kind, 1, 4, 8, 8, 8) for kind in ("FullAttention", "SlidingWindow"))
+    larger, state = KvGroup("FullAttention", 1, 8, 8, 8, 8), KvGroup("Mamba", 1, 4, 8, 8, 8)
+    assert unless_movable([full, window], "overflow=swap") == ""
+    for other, named in ((larger, "FullAttention of 8 tokens"), (state, "Mamba")):
+        refusal = unless_movable([full, other], "overflow=swap")
+        assert refusal.startswith("overflow=swap needs ")
+        assert f"are FullAttention of 4 tokens, {named};" in refusal

@@ -210,6 +210,11 @@ IMPOSSIBLE = [
     (["cache.gib=0.001"], "must hold one request of engine.max_model_len (1024)"),
     (["cache.block_size=16", "cache.blocks=512"], "must be a multiple of 32"),
     (["device=cuda", "cache.block_size=8"], "must be a multiple of 16"),
+    (["model=tiny-mla"], "cache.block_size (32) must be 16 for a latent"),
+    (
+        ["model=tiny-mla", "cache.block_size=16", "cache.blocks=512", "cache.dtype=fp8"],
+        "cache.dtype (fp8) must be auto for a latent",
+    ),
     (["cache.blocks=null"], "exactly one of cache.blocks (null) and cache.gib (null)"),
     (["cache.blocks=64", "cache.gib=1"], "exactly one of cache.blocks (64) and cache.gib (1"),
     (["batching=chunked", "batching.chunk_tokens=4097"], "engine.max_num_batched_tokens (4096)"),
