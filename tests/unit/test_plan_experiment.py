@@ -210,7 +210,7 @@ IMPOSSIBLE = [
     (["cache.gib=0.001"], "must hold one request of engine.max_model_len (1024)"),
     (["cache.block_size=16", "cache.blocks=512"], "must be a multiple of 32"),
     (["device=cuda", "cache.block_size=8"], "must be a multiple of 16"),
-    (["model=tiny-mla"], "cache.block_size (32) must be 16 for a latent"),
+    (["model=tiny-mla", "cache.block_size=32"], "cache.block_size (32) must be 16 for a latent"),
     (
         ["model=tiny-mla", "cache.block_size=16", "cache.blocks=512", "cache.dtype=fp8"],
         "cache.dtype (fp8) must be auto for a latent",
