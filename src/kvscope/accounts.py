@@ -90,7 +90,7 @@ class _ReasonRecord(Record, strict=True):
 
 
 class _VerdictRecord(Record, strict=True):
-    """What an oracle found."""
+    """Verdict of an oracle."""
 
     name: str
     sentence: str

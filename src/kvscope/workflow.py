@@ -138,7 +138,7 @@ def _ids(batch: Any, planned: Mapping[str, Any]) -> list[str]:
 
 
 def _marker(batch: Any, results: Path) -> Path:
-    """What says that a batch is done."""
+    """File whose presence says that a batch is done."""
     name = f"{batch.kind}-{batch.part}-of-{batch.parts}.done"
     return layout.study_directory(results, str(batch.study)) / name
 

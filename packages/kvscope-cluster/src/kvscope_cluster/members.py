@@ -24,7 +24,7 @@ def unfinished(manifest: Mapping[str, Any], results: Path) -> set[str]:
 
 
 def members(manifest: Mapping[str, Any], results: Path) -> list[Member]:
-    """What takes the unfinished experiments of a study to their metrics, a member a batch.
+    """Members that take the unfinished experiments of a study to their metrics, one a batch.
 
     A batch is the same however many of its experiments are finished, which it keeps.
     """

@@ -1,4 +1,4 @@
-"""What vLLM's offloading does with a preempted request's blocks."""
+"""The action of vLLM's offloading with a preempted request's blocks."""
 
 from kvscope.api.tables import actions
 

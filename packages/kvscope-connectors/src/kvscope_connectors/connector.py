@@ -151,7 +151,7 @@ class NativeConnector(OffloadingConnector, connectors.HostTier):
         )
 
     def _loaded(self, scheduler_output: Any) -> Any:
-        """Of the requests of a pass that were loaded before it: the tokens of their context.
+        """Context tokens of the requests of a pass that were loaded before it.
 
         The newest token is computed even where it was loaded.
         """
@@ -273,7 +273,7 @@ class TimedWorker(OffloadingWorker):
         return replace(result, transfer_time=took_s)
 
     def take(self) -> list[Copied]:
-        """What has ended since the last call."""
+        """Jobs that have ended since the last call."""
         copied, self._copied = self._copied, []
         return copied
 

@@ -108,7 +108,7 @@ class Native(overflow.OverflowPolicy):
 
 
 class NativeFull(Native):
-    """The same with `offload_prompt_only` off: blocks of outputs are stored, too."""
+    """`native` with `offload_prompt_only` off: blocks of outputs are stored, too."""
 
     only_action: ClassVar[str | None] = NATIVE.name
     stores_outputs: ClassVar[bool] = True

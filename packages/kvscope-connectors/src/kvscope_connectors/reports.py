@@ -1,4 +1,4 @@
-"""What the worker's half of vLLM's connector reports of the jobs that have ended."""
+"""Reports of the worker's half of vLLM's connector on the jobs that have ended."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What copies for vLLM's offloading on a CPU: vLLM's own worker needs a GPU."""
+"""Copies of vLLM's offloading on a CPU: vLLM's own worker needs a GPU."""
 
 from typing import Any
 

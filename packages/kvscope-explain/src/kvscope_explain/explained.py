@@ -131,7 +131,7 @@ def _shares(stretches: list[Stretch]) -> Iterator[str]:
 
 
 def sentence(stretch: Stretch) -> str:
-    """What the tables say of a stretch."""
+    """Facts of a stretch from the tables."""
     return _SENTENCES[stretch.kind](stretch.facts)
 
 
@@ -197,7 +197,7 @@ def _recomputed(facts: dict[str, Any]) -> str:
 
 
 def _found(facts: dict[str, Any]) -> str:
-    """What a request need not compute as it is admitted or resumes."""
+    """Tokens that a request need not compute as it is admitted or resumes."""
     hit, own, loaded = (facts.get(name, 0) for name in FOUND)
     of_these = (
         ", all of them its own" if own == hit else f", {own:,} of them its own" if own else ""

@@ -14,7 +14,7 @@ MOST_LINES = 40  # of a request, the longest stretches
 
 
 def lives_of(study: StudyData) -> dict[str, Any]:
-    """What the page's script shows: the `kinds` of stretches, and the `runs` that are explained.
+    """Data for the page's script: the `kinds` of stretches, and the `runs` that are explained.
 
     `left_out` is the number of experiments that could be explained, too.
     """

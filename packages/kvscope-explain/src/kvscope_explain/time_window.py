@@ -1,4 +1,4 @@
-"""What a run did over time, so that the page can show a time window of it.
+"""Timeline of a run, of which the page shows a time window.
 
 Passes are summed in bins of equal length; of requests, the page has the times of each.
 """
@@ -42,7 +42,7 @@ REQUEST_FIELDS = {
 
 
 def windows_of(study: StudyData) -> list[dict[str, Any]]:
-    """What the page's script shows: the runs whose requests are explained, each over time."""
+    """Data for the page's script: the runs whose requests are explained, each over time."""
     shown, _ = explained(study)
     return [{"id": run.id, "label": run.label, **over_time(run)} for run in shown]
 
@@ -72,7 +72,7 @@ def over_time(run: ReportedRun) -> dict[str, Any]:
 
 
 def _bins(records: RunData, bin_s: float, count: int) -> dict[str, list[float]]:
-    """What the passes that began in each bin did, in all."""
+    """Sums over the passes that began in each bin."""
     steps = records.steps.assign(hit_tokens=_sums(records, "hit_tokens", "step", records.steps))
     at: NDArray[np.int64] = (steps["start_s"] // bin_s).clip(0, count - 1).to_numpy(np.int64)
 

@@ -16,7 +16,7 @@ STORED_BYTES = 6 + 4
 
 
 class Workload(Protocol):
-    """What is asked of an experiment's workload."""
+    """The workload of an experiment, as far as plans of tracing read it."""
 
     def lengths(self, seed: int) -> Sequence[Any]:
         """The lengths of each request."""

@@ -12,7 +12,7 @@ from kvscope.api.errors import KvscopeError
 
 
 class Content(Enum):
-    """What is kept of the tokens of a block."""
+    """Contents that are kept of a block's tokens."""
 
     KV = "kv"
     ACTIVATION = "activation"  # the input of attention, after its norm
@@ -131,7 +131,7 @@ class Sequence:
         return self.prompt_tokens + self.output_tokens - 1
 
     def row(self, tokens: int) -> "Row":
-        """What a pass that computes so many more tokens of it works with."""
+        """Row of a pass that computes so many more tokens of it."""
         prefix = takewhile(lambda block: block.content is Content.TOKEN, self.blocks)
         ids = self.block_size * sum(1 for _ in prefix)
         context = {kind: tuple(spans) for kind, spans in self.spans.items()}

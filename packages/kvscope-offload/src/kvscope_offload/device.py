@@ -146,7 +146,7 @@ class OffloadModeled(OffloadDevice, ModeledHardware):
     def engine_facts(
         self, experiment: Conditions, lengths: Sequence[tuple[int, int]]
     ) -> dict[str, Any]:
-        """What the cost model says of the first batch."""
+        """Prediction of the cost model for the first batch."""
         from kvscope_offload.modeled_engine import modeled_prediction
 
         return {"offload": modeled_prediction(experiment, self, lengths)}
@@ -160,7 +160,7 @@ class OffloadModeled(OffloadDevice, ModeledHardware):
         return weights + policy.device_bytes + self._staging_bytes(policy, experiment)
 
     def _staging_bytes(self, policy: OffloadPolicy, experiment: Conditions) -> float:
-        """Of the longest requests, as many as a mini-batch may have."""
+        """Staging bytes of the longest requests, as many as a mini-batch may have."""
         model, longest = Model.of(experiment), experiment.engine.max_model_len
         sizes = Sizes.of(model)
         requests = experiment.engine.max_num_seqs

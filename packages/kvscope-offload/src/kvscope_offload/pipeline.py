@@ -60,7 +60,7 @@ class Pass:
 
 
 class Work(Protocol):
-    """What the jobs of a schedule are; None where there is nothing to do."""
+    """Jobs of a schedule; None where there is nothing to do."""
 
     layers: int
 

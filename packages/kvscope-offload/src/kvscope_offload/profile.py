@@ -1,4 +1,4 @@
-"""What a machine takes for each thing that a step does, measured through the engine's own lanes."""
+"""Times of a machine for each part of a step, measured through the engine's own lanes."""
 
 from collections.abc import Callable
 

@@ -71,7 +71,7 @@ class OffloadServer:
 
     @property
     def host_pool(self) -> dict[str, Any]:
-        """What run.json says of the engine's memory: no pool, and a block kept as activations."""
+        """Entry of run.json for the engine's memory: no pool, and a block kept as activations."""
         token_bytes = self.layers * self.engine.cost.sizes.activation_bytes
         return {
             "host_blocks_total": 0,
@@ -82,7 +82,7 @@ class OffloadServer:
 
     @contextmanager
     def check_results(self) -> Iterator[dict[str, Prediction]]:
-        """What is predicted of the passes, before any is measured."""
+        """Predictions for the passes, before any is measured."""
         yield {"offload": self._prediction}
 
     def empty_prefix_cache(self) -> None:

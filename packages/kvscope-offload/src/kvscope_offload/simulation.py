@@ -114,7 +114,7 @@ class CostWork:
         return Job("end", step=step.number)
 
     def load(self, step: Pass, layer: int, minibatch: int, slot: int) -> Job | None:
-        """What the host keeps of the context; pageable memory is first copied by the host."""
+        """Bytes of the context on the host; pageable memory is first copied by the host."""
         size = self._of(step, minibatch).loaded_bytes
         if not size:
             return None

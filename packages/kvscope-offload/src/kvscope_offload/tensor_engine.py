@@ -23,7 +23,7 @@ from kvscope_offload.weights import Source, Weights, seeded
 
 @dataclass
 class Generated:
-    """What came out, and what it took."""
+    """Output tokens of a batch, with its passes, copies and the spans of the lanes."""
 
     tokens: dict[int, list[int]] = field(default_factory=dict)
     passes: list[PassResult] = field(default_factory=list)
@@ -97,7 +97,7 @@ class TensorEngine(Engine):
         self.copied += work.copied
 
     def measured(self) -> list[Interval]:
-        """What the lanes did since this was last read."""
+        """Spans of the lanes since this was last read."""
         return self.lanes.read()
 
     def close(self) -> None:

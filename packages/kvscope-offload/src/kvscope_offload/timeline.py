@@ -26,7 +26,7 @@ class Interval(NamedTuple):
 
 
 def one_step(intervals: Sequence[Interval], step: int, layers: int) -> list[dict[str, Any]]:
-    """What the lanes did during the first layers of a pass, in seconds since its beginning.
+    """Spans of the lanes during the first layers of a pass, in seconds since its start.
 
     Of several batches, which each number their passes from 0, the first that has the pass.
     """

@@ -18,7 +18,7 @@ MUCH = 0.03  # of the best policy's cost, by which adaptive should never lose
 
 @dataclass(frozen=True)
 class Regret:
-    """What `adaptive` costs beyond the best single policy, as a share of that one's cost.
+    """Regret of `adaptive`: its cost beyond the best single policy, as a share of that cost.
 
     `interval` is that of the share, in words, and `certain` whether all of it is above 0: '' and
     true without an interval.
@@ -32,7 +32,7 @@ class Regret:
 
 
 def regrets(study: StudyData, metric: str) -> list[Regret]:
-    """Of each experiment with `adaptive` that has single policies beside it.
+    """Regret of each experiment with `adaptive` that has single policies beside it.
 
     Values that are not valid are left out, and experiments in which both are 0, as the overhead of
     preemptions is where there are none. Beyond a cost of 0 the share is infinite.

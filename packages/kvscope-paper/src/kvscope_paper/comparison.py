@@ -103,12 +103,12 @@ class Comparison:
 
 
 def series_words(point: Point) -> str:
-    """What the experiments of a series share, in words."""
+    """Settings that the experiments of a series share, in words."""
     return _words({key: value for key, value in point.settings.items() if key != point.table.x})
 
 
 def experiment_words(point: Point) -> str:
-    """What is in the experiment of a value, in words, whatever its overflow policy."""
+    """Experiment of a value, in words, without its overflow policy."""
     own = point.settings.items()
     return _words({k: v for k, v in own if not k.startswith(("overflow.", "engine."))})
 

@@ -23,7 +23,7 @@ Titles = Annotated[list[str], BeforeValidator(as_list)]
 
 
 class RightAxis(fields.Part):
-    """What a plot shows on its right: other tables as thin lines, or its own values as shares.
+    """Right-hand side of a plot: other tables as thin lines, or its own values as shares.
 
     With `of`, the axis on the left reaches from 0 to that value, and the one on the right to 100 %.
     """

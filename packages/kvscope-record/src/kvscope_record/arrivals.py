@@ -15,7 +15,7 @@ class Arrivals:
 
 
 def arrivals_of(made: Replayed) -> Arrivals:
-    """Of all requests of a recording. Those that had not ended are aborted after its last pass."""
+    """Arrivals of all requests of a recording. Unfinished ones are aborted after its last pass."""
     found = Arrivals({one.request: 0 for one in made.window.live})
     passes = 0
     for event in made.window.events:

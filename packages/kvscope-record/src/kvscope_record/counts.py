@@ -56,7 +56,7 @@ class Counts:
     def recorded(
         self, scheduled: Scheduled, sampled: Sampled | None
     ) -> Mapping[str, Mapping[int, int]]:
-        """Of each column, the counts that the records of a pass have, by request."""
+        """Counts of each column in the records of a pass, by request."""
         found = _by_column([*self._at_schedule], scheduled.counts)
         return found | _by_column([*self._at_output], () if sampled is None else sampled.counts)
 

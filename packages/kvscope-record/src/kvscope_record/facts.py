@@ -1,4 +1,4 @@
-"""What a recording says of its server: versions, settings and sizes, as plain values."""
+"""Facts of a recorded server: versions, settings and sizes, as plain values."""
 
 import secrets
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""What a recording says of the last minute: the numbers of `kvscope watch`."""
+"""Numbers of the last minute of a recording, for `kvscope watch`."""
 
 import time
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a recording is asked for, as the environment variables that the server's processes read."""
+"""Options of a recording, as the environment variables that the server's processes read."""
 
 import os
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class RecordOptions:
 
     @classmethod
     def of_environment(cls, given: Mapping[str, str] = os.environ) -> "RecordOptions | None":
-        """What the environment asks for; None without a directory; BadInput for a wrong value."""
+        """Options from the environment; None without a directory; BadInput for a wrong value."""
         if not given.get(DIRECTORY):
             return None
         return cls(

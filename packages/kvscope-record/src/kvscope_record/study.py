@@ -113,7 +113,7 @@ def _rows(made: Replayed, requests: list[Row]) -> Iterator[Row]:
 
 
 def _settings(facts: Row, model: Model, hardware: str, workload: str) -> Row:
-    """What the study sets."""
+    """Settings of the study."""
     budget = facts["max_num_batched_tokens"]
     chunked = {"batching": "chunked", "batching.chunk_tokens": budget}
     dtype = facts["model"]["dtype"]
@@ -194,7 +194,7 @@ def _differences(recorded: Row, model: Model) -> list[str]:
 
 
 def _left_out(made: Replayed, requests: list[Row], directory: Path) -> Iterator[str]:
-    """What a study cannot have of a recording, a sentence each."""
+    """Sentences on what a study cannot take from a recording."""
     facts = made.window.facts
     gpus = _gpus(facts)
     if facts["scheduler"] not in servers.SCHEDULERS:

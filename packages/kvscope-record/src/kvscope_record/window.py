@@ -1,4 +1,4 @@
-"""What a recording holds now: the events of its newest server, from the oldest segment left.
+"""Events of a recording's newest server, from the oldest segment left.
 
 After records were dropped, or a segment is missing, a window begins anew: what is read is whole.
 """

@@ -53,7 +53,7 @@ def what_ran_where() -> str:
 
 
 def on_gpu(topic: Topic, found: Iterable[Report]) -> str:
-    """What the newest report that has an answer says, and its day."""
+    """Answer of the newest report that has one, and its day."""
     for report in found:
         if answer := topic.answer(report):
             return f"{answer} ({day(report)})"
@@ -72,7 +72,7 @@ def day(report: Report) -> str:
 
 
 def sources(found: Iterable[Report]) -> Iterator[str]:
-    """What each report was made on and with."""
+    """The machine and the versions of each report, as items of a list."""
     for report in found:
         source, gpu = report["provenance"], report["provenance"]["gpu"]
         versions = ", ".join(f"{n} {source['versions'][n]}" for n in ("torch", "triton", "vllm"))
@@ -92,7 +92,7 @@ def kernels(report: Report) -> str | None:
 
 
 def recording(report: Report) -> str | None:
-    """What recording makes of a kernel's time."""
+    """The factor by which recording lengthens a kernel's time, in words."""
     rows = [row for row in report["recording"] or () if "ms" in row]
     costs = [row["recording_costs"] for row in rows]
     return f"its time is × {min(costs):.2f} to {max(costs):.2f}" if costs else None

@@ -50,7 +50,7 @@ def _setting(default: Any, help: str, type: type = str) -> Any:
 
 @dataclass
 class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]
-    """What `--submitit-…` may say."""
+    """Options `--submitit-…`."""
 
     site: str | None = _setting(
         "local", "the cluster: polaris, slurm, local, or the path of a YAML file that describes it"
@@ -185,7 +185,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
 
     @property
     def tmpdir(self) -> str:
-        """What job scripts refer to must outlive this process."""
+        """The directory of job scripts, which must outlive this process."""
         path = self.controller.root / "scripts"
         path.mkdir(exist_ok=True)
         return str(path)
@@ -273,7 +273,7 @@ def timeout_s_of(job: JobExecutorInterface) -> float:
 
 
 def key_of(job: JobExecutorInterface) -> str:
-    """What stays the same of a job from call to call: its outputs."""
+    """Identity of a job from call to call: its outputs."""
     outputs = sorted(str(file) for one in jobs_of(job) for file in one.output)
     return hashlib.sha256("\0".join(outputs).encode()).hexdigest()[:16]
 

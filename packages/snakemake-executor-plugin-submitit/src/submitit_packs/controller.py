@@ -502,7 +502,7 @@ def _lost_its_pilot(flight: Flight, status: JobStatus) -> bool:
 
 
 def _last_words(directory: PackDirectory, pilot: dict[str, Any]) -> str:
-    """What a pack said that began none of its members."""
+    """Output of a pack that began none of its members."""
     if words := pilot.get("error") or next(iter(pilot.get("lost", {}).values()), ""):
         return str(words)
     logs = sorted((directory.path / FOLDER).rglob("*_log.*"), key=os.path.getmtime)

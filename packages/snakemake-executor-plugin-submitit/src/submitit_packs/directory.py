@@ -256,7 +256,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_as(make: Callable[[Any], T], path: Path) -> T | None:
-    """What `make` makes of a JSON file; None if that is absent or damaged."""
+    """Result of `make` for a JSON file; None if the file is absent or damaged."""
     try:
         return make(read_json(path))
     except (AttributeError, KeyError, TypeError, ValueError):

@@ -118,7 +118,7 @@ class MemberRun:
         return Result(state, code, *where, now, time.time(), self.attempt, reason, said)
 
     def _last_line(self) -> str:
-        """What the member said last: in a log of its own, or else in its output."""
+        """Last line of the member: in a log of its own, or else in its output."""
         logs = [Path(self.member.cwd, log) for log in self.member.logs]
         return last_line(logs) or last_line([self.directory.log(self.member.key)])
 
@@ -196,7 +196,7 @@ class MemberRun:
         return current.stop or None
 
     def _stop_after(self) -> str | None:
-        """Of a member that died of a signal: whether its pack is being ended."""
+        """Whether the pack of a member that died of a signal is being ended."""
         until = time.monotonic() + STOP_FOLLOWS_S
         while time.monotonic() < until:
             self._looked_s = 0.0

@@ -1,4 +1,4 @@
-"""What a pack is: members, and the nodes on which they run."""
+"""Packs: members, and the nodes on which they run."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self

@@ -1,4 +1,4 @@
-"""What runs in a pack's job, on its first node: python -m submitit_packs.pilot PACK_DIRECTORY.
+"""Program of a pack's job, on its first node: python -m submitit_packs.pilot PACK_DIRECTORY.
 
 It starts the pack's members with Parsl's HighThroughputExecutor: one launcher call starts a
 manager on every node, a manager has one worker a slot, and a worker takes one member after the

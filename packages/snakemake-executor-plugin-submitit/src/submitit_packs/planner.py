@@ -185,7 +185,7 @@ def _merit(
     full: Collection[str],
     settings: Settings,
 ) -> tuple[bool, bool]:
-    """What makes a queue better than one that is preferred: packs that fit now, and are full."""
+    """Order of queues before preference: packs that fit now, and are full."""
     takes_all = queue.max_jobs is None or count[queue.name] + len(packs) <= queue.max_jobs
     filled = all(pack.fill >= settings.min_fill for pack in packs)
     return filled, takes_all and queue.name not in full

@@ -14,7 +14,7 @@ LIMITS = {Ending.WALLTIME, Ending.MEMORY}
 
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of a member whose pack is over."""
+    """Whether a member whose pack is over runs again, with the reason."""
 
     again: bool
     reason: str
@@ -28,7 +28,7 @@ def verdict(
     lost: str = "",
     in_line: bool = False,
 ) -> Verdict:
-    """What becomes of a member without a final result whose pack's job is over.
+    """The verdict on a member without a final result whose pack's job is over.
 
     Deferred members, and those that were lost with a node, a manager or a preempted job, run
     again. `never_began` is the pilot's last words if no member of the pack ever began: an

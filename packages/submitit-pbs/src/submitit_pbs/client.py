@@ -91,7 +91,7 @@ def job_id_in(text: str) -> str:
 
 
 def status(job_ids: Iterable[str]) -> dict[str, JobStatus]:
-    """What PBS knows of these jobs, by id, with one `qstat` for all of them.
+    """Status of these jobs in PBS, by id, with one `qstat` for all of them.
 
     Finished jobs are included as long as the server keeps their history. An array comes with all
     its sub-jobs, and for a sub-job its whole array is asked for. A job that PBS does not know is

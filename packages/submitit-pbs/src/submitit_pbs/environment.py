@@ -1,4 +1,4 @@
-"""What a function can learn of the job that it runs in, and what it does at a signal."""
+"""Environment of a function inside its job, and the handling of signals there."""
 
 import os
 import re

@@ -19,7 +19,7 @@ ONE_WORD = ("queue", "account", "chunk", "mem", "select", "place", "filesystems"
 
 @dataclass(frozen=True)
 class Parameters:
-    """What `PBSExecutor.update_parameters` takes; with AutoExecutor their names begin with `pbs_`.
+    """Parameters of `PBSExecutor.update_parameters`; those of AutoExecutor begin with `pbs_`.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ class Parameters:
 
     @property
     def select_statement(self) -> str:
-        """What follows `-l select=`."""
+        """The value of `-l select=`."""
         if self.select:
             return self.select
         amounts = {"ncpus": self.cpus_per_task, "ngpus": self.gpus_per_node, "mem": self.mem}

@@ -12,7 +12,7 @@ _CONTINUATION = "\n\t"  # `qstat -f` without `-F dsv` folds long values
 
 @dataclass(frozen=True)
 class JobStatus:
-    """What PBS says of one job, sub-job or job array.
+    """Status of a job, sub-job or job array in PBS.
 
     Attributes
     ----------

@@ -59,7 +59,7 @@ class PBSInfoWatcher(core.InfoWatcher):
     # -------------------------------------------------------------------- what is known
 
     def status(self, job_id: str, mode: str = "standard") -> JobStatus | None:
-        """What PBS said last of a job; None if it never knew it."""
+        """Last status of a job in PBS; None if PBS never knew it."""
         self.get_info(job_id, mode)
         return self._statuses.get(job_id)
 

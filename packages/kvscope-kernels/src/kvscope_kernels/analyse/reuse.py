@@ -90,7 +90,7 @@ def _bursts(events: Events, preempted: pd.DataFrame, hits: pd.DataFrame | None) 
 def _contents(
     events: Events, preempted: pd.DataFrame, hits: pd.DataFrame | None
 ) -> tuple[Int64s, Int64s]:
-    """Of each event, the request that computed its block, and the life in which it did."""
+    """Request that computed the block of each event, and the life in which it did."""
     request, step = (column.astype(np.int64) for column in (events.request, events.step))
     life = _lives(request, step, events.requests, preempted)
     found = None if hits is None else hits[hits["request_id"].isin(events.requests)]

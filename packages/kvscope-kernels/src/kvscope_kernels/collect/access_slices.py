@@ -30,7 +30,7 @@ class FirstAccesses:
 
     @property
     def title(self) -> str:
-        """What the slices are, and of how many passes."""
+        """Kind of the slices, and the number of their passes."""
         some = "" if self.shown == self.passes else f" (first {self.shown} of {self.passes} passes)"
         return f"KV accesses{some}"
 
@@ -86,7 +86,7 @@ def _first_of_stretches(rows: pa.Table) -> Any:
 
 
 def _name(columns: dict[str, list[Any]], row: int) -> str:
-    """What a stretch is: 'layer 0: K read, request 3, head 2'."""
+    """Name of a stretch: 'layer 0: K read, request 3, head 2'."""
     head, sm = columns["kv_head"][row], columns["sm"][row]
     heads = "all heads" if head is None else f"head {head}"
     where = "" if sm is None else f", SM {sm}"

@@ -233,7 +233,7 @@ def _kernels(found: Any) -> list[Kernel]:
 
 
 def _batch(found: dict[str, Any], block_size: int) -> dict[str, Any]:
-    """What the scheduler gave the pass, in as many rows as it has requests."""
+    """Rows of the pass as the scheduler gave them, one a request."""
     requests = json_values.require_list(found["requests"], "requests")
     for name in ("phases", "context_tokens", "scheduled_tokens", "block_table"):
         if found[name] is not None and len(json_values.require_list(found[name], name)) != len(

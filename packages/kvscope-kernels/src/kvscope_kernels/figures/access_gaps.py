@@ -39,12 +39,12 @@ def shown(study: StudyData) -> list[tuple[ReportedRun, KvTrace]]:
 
 
 def idle(trace: KvTrace) -> curves.Distribution | None:
-    """Of idle times in ms; None where not all heads were traced, or nothing was reused."""
+    """Distribution of idle times in ms; None unless all heads were traced and blocks reused."""
     return curves.distribution(reuses(trace).idle_ns * MILLISECOND) if trace.all_heads else None
 
 
 def distance(trace: KvTrace) -> curves.Distribution | None:
-    """Of reuse distances in blocks; None where not all layers were traced."""
+    """Distribution of reuse distances in blocks; None where not all layers were traced."""
     return curves.distribution(reuses(trace).distance_blocks) if trace.all_layers else None
 
 

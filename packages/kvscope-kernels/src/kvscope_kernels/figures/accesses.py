@@ -168,7 +168,7 @@ def request_axis(stack: Stack) -> charts.Spec:
 
 
 def clock_note(run: ReportedRun) -> str:
-    """What to say of the unit of time: that of published device clocks is not certain."""
+    """Note on the unit of time: that of published device clocks is not certain."""
     published = run.record.imported_from
     return ", as published; the rate of the device's clock is not certain" if published else ""
 

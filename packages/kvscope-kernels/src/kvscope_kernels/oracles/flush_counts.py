@@ -40,7 +40,7 @@ class Reads:
         self.run_length = np.diff(self.run_first, append=len(at))
 
     def first(self, column: Ints) -> Ints:
-        """What a column of the flush has at the first read of each run."""
+        """Values of a column of the flush at the first read of each run."""
         return column[self.at[self.run_first]]
 
     def of_runs(self, those: Bools) -> Int64s:

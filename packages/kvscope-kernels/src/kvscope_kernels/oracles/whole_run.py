@@ -57,7 +57,7 @@ class Gaps:
 
 
 class RunCounts(Protocol):
-    """What a Judge keeps of all flushes of a run."""
+    """State that a Judge keeps over all flushes of a run."""
 
     run: RunFacts
     coverage: Coverage

@@ -1,4 +1,4 @@
-"""What runs of the offload engine say of themselves, as its figures need it."""
+"""Entries of run.json of the offload engine, as its figures need them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ def offload_runs(study: StudyData, axes: Sequence[Axes], key: str) -> list[Repor
 
 
 def facts_of(run: ReportedRun) -> dict[str, Any]:
-    """What run.json says of the offload engine; empty of other runs."""
+    """Entries of run.json of the offload engine; empty for other runs."""
     found = run.record.engine.stated("offload")
     return found if isinstance(found, dict) else {}
 

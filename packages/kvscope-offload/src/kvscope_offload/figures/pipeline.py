@@ -1,4 +1,4 @@
-"""What link and device did during a decoding pass of the offload engine, policy under policy.
+"""Use of link and device during a decoding pass of the offload engine, by policy.
 
 Batches differ, as what a policy keeps on the device bounds its batch: times are for each token that
 the pass gives, one a request.

@@ -1,4 +1,4 @@
-"""What HybridServe (arXiv 2501.01792) publishes of its gains, beside those of modeled runs."""
+"""Published gains of HybridServe (arXiv 2501.01792), beside those of modeled runs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

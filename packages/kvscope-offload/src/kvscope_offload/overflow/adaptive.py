@@ -167,13 +167,13 @@ class Adaptive(Saving):
         return found
 
     def expected_s(self, victim: Foreseen) -> dict[actions.Action, float]:
-        """The same, with what recomputing again and again costs until the victim goes on."""
+        """Expected seconds per action, with repeated recomputation until the victim goes on."""
         found = self.seconds(victim)
         found[actions.RECOMPUTE] *= 1 + victim.again
         return found
 
     def predictions_s(self, experiment: Conditions, tokens: int, beside: int) -> dict[str, float]:
-        """What each action costs where it is possible."""
+        """Seconds of each possible action."""
         self.prepare(experiment)
         others = {"beside": beside, "together": beside + 1}  # one of them counts, by the batching
         seconds = self.seconds(with_room(tokens, **others))

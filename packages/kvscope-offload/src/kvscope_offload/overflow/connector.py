@@ -47,7 +47,7 @@ class Rebuild:
 
 @dataclass
 class ActivationOrders(connectors.SwapOrders):
-    """What to copy and to rebuild before a pass, and what to save after it."""
+    """Orders of a pass: copies and rebuilds before it, saves after it."""
 
     block_bytes: int = 0  # of the activations of a block
     rebuild: list[Rebuild] = field(default_factory=list)

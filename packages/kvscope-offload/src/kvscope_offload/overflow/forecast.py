@@ -1,4 +1,4 @@
-"""What the scheduler expects of its requests, in the terms of overflow policies."""
+"""Forecast of a scheduler's requests, in the terms of overflow policies."""
 
 from collections.abc import Sequence
 from dataclasses import replace

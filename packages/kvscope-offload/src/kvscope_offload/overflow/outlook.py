@@ -16,7 +16,7 @@ from kvscope_offload.overflow.victims import Growth
 
 
 class Preemption(NamedTuple):
-    """Of a request: its tokens in the cache when it is preempted, and the passes until then."""
+    """Tokens of a request in the cache when it is preempted, and the passes until then."""
 
     tokens: int
     passes: int

@@ -1,4 +1,4 @@
-"""What is foreseen of requests: how they grow, and how they are when they are preempted."""
+"""Forecasts of requests: how they grow, and their state when they are preempted."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -38,7 +38,7 @@ def up_to_40(values: Values) -> Finding | None:
 
 
 def evictions(values: Values) -> Finding | None:
-    """Of passes that preempt and of prefills: in how many the use falls, and throughput rises."""
+    """Counts of preempting passes in which use falls, and of prefills in which throughput rises."""
     fell, rose = [], []
     for run in values.drawn("abstract 4"):
         steps, lost = run.steps(0), run.preemptions(0)

@@ -1,4 +1,4 @@
-"""What a claim of the paper is, and how values decide it."""
+"""Claims of the paper, and how values decide them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

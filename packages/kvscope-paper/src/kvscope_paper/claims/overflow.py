@@ -32,7 +32,7 @@ MANY_LENGTHS = ("workload.max_tokens",)
 
 
 def against_recompute(saved: float) -> str:
-    """What swap costs against recomputation, in words."""
+    """Cost of swap against recomputation, in words."""
     return f"{wording.percent(abs(saved))} {'less' if saved >= 0 else 'more'}"
 
 
@@ -310,7 +310,7 @@ def interruptions(values: Values) -> Finding | None:
 
 
 def _usual(run: ReportedRun) -> float:
-    """What nearly all decode passes stay below."""
+    """Seconds that nearly all decode passes stay below."""
     steps = run.steps(0)
     return float(steps.loc[steps["phase"] == "decode", "duration_s"].quantile(0.99))
 

@@ -11,5 +11,5 @@ REQUEST_S = 6.498e-5
 
 
 def from_idle_s(seconds: float, tokens: float, requests: float) -> float:
-    """What a clock reads that starts on an idle GPU, around passes that take so many seconds."""
+    """Readings of a clock that starts on an idle GPU, around passes of so many seconds."""
     return seconds + min(SLOWER_SHARE * seconds, MOST_S) + tokens * TOKEN_S + requests * REQUEST_S

@@ -1,4 +1,4 @@
-"""What the paper's figures show: series of values, and the experiments that stand for them."""
+"""Series of values of the paper's figures, and the experiments that stand for them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -67,7 +67,7 @@ class LoggedPass:
 
 @dataclass
 class Log:
-    """What a log says."""
+    """Contents of a log."""
 
     path: Path
     settings: dict[str, str] = field(default_factory=dict)

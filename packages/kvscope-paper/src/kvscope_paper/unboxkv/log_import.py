@@ -71,7 +71,7 @@ def strategy_of(log: Log) -> str:
 
 
 def _scheduled(log: Log) -> tuple[list[Pass], int | None]:
-    """What every pass computed, or nothing and the first pass that does not follow."""
+    """Tokens that every pass computed, or nothing and the first pass that does not follow."""
     cache = Cache(log.gpu_blocks, log.block_size)
     made = passes(log.lengths, strategy_of(log), log.token_budget, cache, log.most_requests)
     found = []
@@ -149,7 +149,7 @@ def recomputed_by_pass(log: Log) -> list[int]:
 
 
 def host_stalls(passes: Sequence[LoggedPass]) -> list[bool]:
-    """Of each pass whether the host took far too long to launch it.
+    """Whether the host took far too long to launch each pass.
 
     The host's time is in the log, and a stall in it: few of a log's passes are alike, so that the
     rule for measured runs (`kvscope.stalls`) would find none. Where the log has no such times, the
@@ -267,7 +267,7 @@ def _evidence(log: Log, mismatch: int | None) -> tuple[str, ...]:
 
 
 def _record(path: Path, log: Log, stalls: int, mismatch: int | None, out: Path) -> dict[str, Any]:
-    """What run.json says of an import: its source, its settings and its faults."""
+    """Entries of run.json for an import: its source, its settings and its faults."""
     duration_s = sum(one.interval_ms or 0.0 for one in log.passes) / 1e3
     faults = list(FAULTS)
     if stalls:

@@ -214,7 +214,7 @@ def _events(counts: Int64s, event: str, policy: str, **known: Any) -> pd.DataFra
 
 
 def _copy_s(steps: pd.DataFrame) -> Floats:
-    """Of each pass: seconds beyond what its decode was due to take; NaN unless it decodes only."""
+    """Seconds of each pass beyond its expected decode time; NaN unless it decodes only."""
     beyond = steps["duration_s"] - due.decode_due_s(due.decode_passes(steps, tables.BATCH.empty()))
     return np.where(steps["phase"] == "decode", beyond, np.nan)
 
@@ -247,7 +247,7 @@ def faults_of(rows: pd.DataFrame) -> list[str]:
 def _record(
     paths: Sequence[Path], series: str | None, rows: pd.DataFrame, out: Path
 ) -> dict[str, Any]:
-    """What run.json says of an import: its sources and faults, and no experiment."""
+    """Entries of run.json for an import: its sources and faults, and no experiment."""
     duration_s = float(rows["elapsed_ms"].iloc[-1]) / 1e3
     return {
         **importer.provenance(KIND, paths, series, evidence=[evidence.STALLS]),

@@ -86,7 +86,7 @@ class Counts:
                     counted[request] = counted.get(request, 0) + lost
 
     def losses(self) -> list[str]:
-        """What is missing, a phrase a kind."""
+        """Phrases on what is missing, one a kind."""
         return [
             f"{name} reads missing: {sum(lost.values()):,} of {self.due_reads:,}, {_of(lost)}"
             for name, lost in self.missing.items()

@@ -105,7 +105,7 @@ def _writes(record: Record) -> Record:
 
 
 def _reads(record: Record) -> Record:
-    """Of each request its slots: start, duration, block (-1: unused)."""
+    """Slots of each request: start, duration, block (-1: unused)."""
     found: Record = {}
     for key in (READS_KEY, V_READS_KEY):
         rows = [
@@ -266,7 +266,7 @@ class KernelTraces:
         return context.tolist(), [1] * len(blocks)
 
     def slots(self, step: int, layer: int, kind: str) -> list[Int64s]:
-        """Of each request, its read record's slots: start, duration, block (-1: unused)."""
+        """Slots of each request's read record: start, duration, block (-1: unused)."""
         record = self.reads.get((step, layer))
         found: list[Int64s] = record[f"{kind}_read_pattern_record"] if record else []
         return found

@@ -1,4 +1,4 @@
-"""What a batch system must be able to do."""
+"""Interface of batch systems."""
 
 import shlex
 import sys
@@ -38,7 +38,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class JobStatus:
-    """What the batch system says of a job: `words` for people, and its nodes."""
+    """Status of a job in the batch system: `words` for people, and its nodes."""
 
     phase: Phase
     ending: Ending | None = None

@@ -140,7 +140,7 @@ class Slurm(Scheduler):
         return parse(done.stdout, set(job_ids))
 
     def _sacct(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """What accounting says; nothing where there is none, or it is down."""
+        """Answer of accounting; nothing where there is none, or it is down."""
         command = [
             "sacct",
             "--noheader",

@@ -68,7 +68,7 @@ class CpuTracer(SpooledTracer):
         self._pass.launches.append(ran)
 
     def launches(self, traced: TracedPass) -> list[Launch]:
-        """What the kernels of a pass recorded, a segment a thread."""
+        """Records of the kernels of a pass, a segment a thread."""
         segments = self.events(traced)
         first, launches = traced.launches[0].before, []
         for ran in traced.launches:

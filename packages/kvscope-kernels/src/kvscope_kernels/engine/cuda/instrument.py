@@ -1,4 +1,4 @@
-"""What a Triton kernel needs to record KV events: clocks, order, and where an event goes.
+"""Parts of Triton kernels that record KV events: clocks, order, and where an event goes.
 
 With INSTRUMENT off, no instruction of this is compiled. With it on, each thread block (CTA) has its
 own *segment* of the events' buffer and writes there, in the order of its work and at places that
@@ -62,13 +62,13 @@ def read_processor(CLOCK: tl.constexpr):
 
 @triton.jit
 def order_after(block, stamp):
-    """The same block index, made dependent on the stamp, whose sign bit is never set."""
+    """Return the block index, made dependent on the stamp, whose sign bit is never set."""
     return block + (stamp >> 63)
 
 
 @triton.jit
 def await_data(x, CLOCK: tl.constexpr):
-    """The same float32 tensor, after all threads have their part: a barrier for the compiler."""
+    """Return the float32 tensor after all threads have their part: a barrier for the compiler."""
     if CLOCK == 0:
         x = tl.inline_asm_elementwise(
             "mov.b32 $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=False, pack=1

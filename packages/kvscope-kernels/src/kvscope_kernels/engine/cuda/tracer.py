@@ -56,7 +56,7 @@ class CudaTracer(SpooledTracer):
         super().end_pass()
 
     def launches(self, traced: TracedPass) -> list[Launch]:
-        """What the launches of a pass recorded, in the order of their launch."""
+        """Records of the launches of a pass, in the order of their launch."""
         return [
             self._read(made, begin)
             for made, begin in zip(traced.launches, traced.begins, strict=True)
