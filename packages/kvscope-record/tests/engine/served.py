@@ -65,7 +65,8 @@ def allow_more(recording: Path, more_bytes: int, wait_s: float = 60.0) -> None:
     from kvscope_record.glance import look
 
     deadline_s = time.monotonic() + wait_s
-    while look(recording) is None:
+    # Its first file is there only when its first passes are written.
+    while not any(recording.glob("segment-*")) or look(recording) is None:
         assert time.monotonic() < deadline_s, f"no pass is in {recording} after {wait_s} s"
         time.sleep(0.05)
     written = max(path.stat().st_size for path in recording.glob("segment-*"))
