@@ -18,7 +18,7 @@ FACES = [found.name for found in iter_modules(api.__path__)]
 PACKAGES = sorted(path.name for path in ROOT.glob("packages/kvscope-*"))
 """They import nothing else of kvscope."""
 MOST_NAMES = 120
-OF_VLLM = {"vllm"}
+OF_VLLM = {"vllm", "vllm_facts"}
 """Faces that are for processes of vLLM alone."""
 LIGHT = ("commands", "errors", "files", "recording", "servers", "words")
 """Faces that are imported whenever `kvscope` starts, or in a server that is recorded."""

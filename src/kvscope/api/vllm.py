@@ -1,6 +1,8 @@
 """Access to vLLM inside one of its processes; importing this module imports vLLM.
 
-- `platforms` says what vLLM computes on: `is_cuda`, `is_vllms`
+Its parts are those of the releases that kvscope schedules with; `kvscope.api.vllm_facts` is for
+servers of all that are recorded.
+
 - `kv_planning` has `plan`, vLLM's own of the KV cache of a model
 - `attention`: the base classes of a backend, `AnyBlocks`, its `CausalAttention` and `BatchBuilder`,
   which makes `AttentionMetadata` of vLLM's `CommonAttentionMetadata`; `batch_rows`, each a
@@ -11,9 +13,8 @@
   `require_one_block_table`; `PerBlock` copies, `host_planes` that they are made to
 """
 
-from kvscope.engine.vllm import kv_planning, platforms
+from kvscope.engine.vllm import kv_planning
 from kvscope.engine.vllm.attention import base as attention
 from kvscope.engine.vllm.connectors import base as connectors
-from kvscope.engine.vllm.kv_groups import groups_of
 
-__all__ = ["attention", "connectors", "groups_of", "kv_planning", "platforms"]
+__all__ = ["attention", "connectors", "kv_planning"]

@@ -20,7 +20,8 @@ from vllm.v1.kv_offload.base import OffloadingWorker, TransferResult
 
 from kvscope.api.engines import rows
 from kvscope.api.tables import actions, copies
-from kvscope.api.vllm import connectors, groups_of
+from kvscope.api.vllm import connectors
+from kvscope.api.vllm_facts import groups_of
 from kvscope_connectors.reports import Copied, NativeReport
 from kvscope_connectors.virtual import VirtualOffloading
 

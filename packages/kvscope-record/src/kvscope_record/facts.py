@@ -12,7 +12,7 @@ from kvscope_record.counts import settings_of
 def facts_of(scheduler: Any, vllm_version: str) -> dict[str, Any]:
     """The facts of a recording of a scheduler of vLLM."""
     # Imported here because vLLM loads plugins while it is being imported itself.
-    from kvscope.api.vllm import groups_of
+    from kvscope.api.vllm_facts import groups_of
 
     groups = groups_of(scheduler.kv_cache_config)
     config = scheduler.vllm_config
@@ -49,7 +49,7 @@ def facts_of(scheduler: Any, vllm_version: str) -> dict[str, Any]:
 
 def _time_source() -> str:
     """Rehearsed where another's platform is in the place of vLLM's for CUDA, else measured."""
-    from kvscope.api.vllm import platforms
+    from kvscope.api.vllm_facts import platforms
 
     another = platforms.is_cuda() and not platforms.is_vllms()
     return time_sources.REHEARSED if another else time_sources.MEASURED
