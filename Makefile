@@ -51,7 +51,7 @@ test-rest: env-dev try-nsys
 	$(IN_PLACE) $(PYTEST) -m "thorough and not exhaustive"
 
 test-versions: env-dev
-	$(IN_PLACE) pytest packages/kvscope-record/tests/engine/test_record.py tests/engine/test_vllm_releases.py
+	$(IN_PLACE) pytest packages/kvscope-record/tests/engine/test_record.py packages/kvscope-connectors/tests/engine/test_vllm_releases.py
 
 test-quick: env-dev
 	$(IN_PLACE) pytest -n 2 --dist loadfile -m 'not slow' tests/unit

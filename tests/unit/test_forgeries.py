@@ -1,7 +1,7 @@
 """Whatever is edited in what collect and analyse wrote, `kvscope check` notices.
 
-The forger makes every hash fit. The run has all that a run can have: passes and preemptions, KV
-events, an nsys export, a trace for Perfetto.
+The forger makes every hash fit. The run has all that a run of kvscope alone can have: passes and
+preemptions, an nsys export, a trace for Perfetto.
 """
 
 import copy
@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,34 +30,30 @@ from kvscope.errors import CannotWrite
 from kvscope.files import write_json
 from kvscope.scratch import scratch_directory
 
-from .kv_flushes import Batch, tracing, write_flushes
 from .report_fixture import Fake, write_experiment
 from .test_collect_run import profiled
 
 pytestmark = pytest.mark.thorough
 
-SECOND = 1_000_000_000
 STAGES = (COLLECTED, ANALYSED)
-TABLES = (*tables.NSYS_TABLES, *tables.KV_TABLES, tables.TIMELINE, tables.METRICS)
+TABLES = (*tables.NSYS_TABLES, tables.TIMELINE, tables.METRICS)
 KNOWN = "fake"  # what a run of a fake lacks: settings with a hash
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One run, collected and analysed; and what both stages write of it, in again/."""
-    place = tmp_path_factory.mktemp("results")
+    return write_results(tmp_path_factory.mktemp("results"), lambda run: {})
+
+
+def write_results(place: Path, record: Callable[[Path], dict[str, Any]]) -> Path:
+    """The directory with the run, to which `record` adds files, and facts that it returns."""
     fake = Fake({"name": KNOWN}, "short, swap", repeats=2)
     run = write_experiment(fake, place)
     profiled(run, offset_ns=123_456)
     for name in ("steps", "layers", "requests", "preemptions"):
         assert not runfile.file_problems(run, runfile.read_record(run)), name
-    flushes = [
-        Batch([(20, 9), (40, 1)], gpu=True, step=step, layer=layer, origin_ticks=at).flush()
-        for step, layer, at in ((0, 0, 10**7), (0, 1, 2 * 10**7), (1, 0, 3 * 10**7))
-    ]
-    write_flushes(run / runfile.KERNEL_EVENTS, flushes)
-    traced = {"tracing": tracing((0, 0), (SECOND, SECOND)).as_written() | {"events": 100}}
-    facts = runfile.read_run(run) | traced | {"profiler": {"used": "nsys"}}
+    facts = runfile.read_run(run) | record(run) | {"profiler": {"used": "nsys"}}
     runfile.write_run(run, facts | {"files": runfile.file_records(run)})
     collect_run(run, place / "tables" / fake.id, perfetto=True)
     analyse(run, place / "tables" / fake.id)
@@ -108,9 +104,13 @@ def fit_hashes(made: Path) -> None:
 
 
 def test_what_was_not_forged_is_confirmed(made: Path) -> None:
+    assert_confirmed(made, TABLES)
+
+
+def assert_confirmed(made: Path, present: Iterable[tables.Table]) -> None:
     assert found(made) == []
     assert found(made, quick=True) == []
-    for table in TABLES:
+    for table in present:
         assert pq.read_metadata(made / table.file).num_rows, table.name
 
 
@@ -155,16 +155,20 @@ def test_any_edit_of_any_column_is_a_difference(
     table: tables.Table, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(differences, "ROWS", 3)  # the last row is in a later slice
-    sound, edited = results / "again" / table.file, tmp_path / table.file
+    assert unnoticed(results / "again" / table.file, tmp_path / table.file, table) == []
+
+
+def unnoticed(sound: Path, edited: Path, table: tables.Table) -> list[str]:
+    """The edits of a sound table, each written to a file `edited`, that are no difference."""
     assert [*table_differences(sound, sound)] == []
-    unnoticed = []
+    missed = []
     for what, rows in edits(pq.read_table(sound).cast(table.schema)):  # nulls anywhere
         pq.write_table(rows, edited, compression="none", write_statistics=False)
         complaints = [*table_differences(edited, sound)]
         assert all(one.startswith(str(edited)) and "\n" not in one for one in complaints)
         if not complaints:
-            unnoticed.append(what)
-    assert unnoticed == []
+            missed.append(what)
+    return missed
 
 
 @pytest.mark.usefixtures("quickly")
@@ -178,11 +182,11 @@ def test_an_account_that_lists_another_stage_s_file_is_told(made: Path) -> None:
 
 @pytest.mark.usefixtures("quickly")
 def test_a_table_of_other_types_or_another_version_is_told(made: Path) -> None:
-    path = made / "kv_kernels.parquet"
+    path = made / tables.GPU_MEMCPYS.file
     rows = pq.read_table(path)
-    place = rows.schema.names.index("events")
+    place = rows.schema.names.index("bytes")
     for forged in (
-        rows.set_column(place, "events", rows["events"].cast(pa.int32())),
+        rows.set_column(place, "bytes", rows["bytes"].cast(pa.int32())),
         rows.replace_schema_metadata({}),
     ):
         pq.write_table(forged, path)
@@ -192,7 +196,11 @@ def test_a_table_of_other_types_or_another_version_is_told(made: Path) -> None:
 
 @pytest.mark.usefixtures("quickly")
 def test_check_compares_every_table(made: Path, results: Path) -> None:
-    for table in TABLES:
+    assert_compared(made, results, TABLES)
+
+
+def assert_compared(made: Path, results: Path, present: Iterable[tables.Table]) -> None:
+    for table in present:
         rows = pq.read_table(made / table.file)
         pq.write_table(pa.concat_tables([rows.slice(1), rows.slice(0, 1)]), made / table.file)
         fit_hashes(made)
@@ -227,6 +235,10 @@ def edit(facts: Any, above: tuple[Any, ...], remove: bool) -> Any:
 @pytest.mark.usefixtures("quickly")
 @pytest.mark.parametrize("account", STAGES)
 def test_any_edit_of_any_key_of_an_account_is_noticed(account: str, made: Path) -> None:
+    assert_edits_noticed(account, made)
+
+
+def assert_edits_noticed(account: str, made: Path) -> None:
     sound = json.loads((made / account).read_text())
     for above in places(sound):
         for remove in (False, True):
@@ -262,8 +274,8 @@ def test_other_libraries_and_rounding_are_no_difference(made: Path) -> None:
     frame = tables.read(tables.METRICS, made / "metrics.parquet")
     frame["value"] *= 1 + 1e-13
     write(made, tables.METRICS, frame)
-    events = pq.read_table(made / "kv_events.parquet")
-    pq.write_table(events, made / "kv_events.parquet", compression="none", row_group_size=7)
+    calls = pq.read_table(made / tables.CUDA_API.file)
+    pq.write_table(calls, made / tables.CUDA_API.file, compression="none", row_group_size=7)
     fit_hashes(made)
     assert found(made) == []
 
@@ -281,22 +293,6 @@ def test_a_run_that_was_edited_to_be_valid_is_not(made: Path) -> None:
     complaints = "\n".join(found(made))
     for key in ("valid is True", "reasons has 0 values", "state is 'held'", "valid of row 0"):
         assert key in complaints
-
-
-@pytest.mark.usefixtures("quickly")
-def test_events_left_out_everywhere_are_missed(made: Path) -> None:
-    events = tables.read(tables.KV_EVENTS, made / "kv_events.parquet")
-    reads = events["kind"].str.endswith("read")
-    kept = events[~reads | (events.index % 2 == 0)]
-    tables.write(tables.KV_EVENTS, kept, made / "kv_events.parquet")
-    facts = json.loads((made / COLLECTED).read_text())
-    facts["kv_events"]["rows"] = len(kept)
-    write_json(made / COLLECTED, facts)
-    fit_hashes(made)
-    analyse(run_of(made), made)  # so that the metrics fit, too
-    complaints = found(made)
-    assert any(f"{len(kept):,} rows" in one for one in complaints)
-    assert any("metrics.parquet: value" in one for one in complaints)
 
 
 def test_a_trace_for_perfetto_is_held_against_the_events(made: Path) -> None:
@@ -327,7 +323,7 @@ def test_a_file_that_run_json_does_not_vouch_for_is_told(made: Path) -> None:
 def test_tables_that_no_account_lists_are_told(account: str, made: Path) -> None:
     """As where the account was removed, so that nothing vouches for what its stage wrote."""
     (made / account).unlink()
-    file = tables.METRICS.file if account == ANALYSED else tables.KV_EVENTS.file
+    file = tables.METRICS.file if account == ANALYSED else tables.GPU_KERNELS.file
     assert f"{made / file}: there, but not listed in {account}" in found(made)
 
 
@@ -359,7 +355,7 @@ def test_no_room_for_the_tables_is_told_with_the_remedy(
     made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(_run: Path, out: Path, **_: Any) -> None:
-        raise CannotWrite(out / "kv_events.parquet", OSError(errno.ENOSPC, "full"))
+        raise CannotWrite(out / "gpu_kernels.parquet", OSError(errno.ENOSPC, "full"))
 
     monkeypatch.setattr(check, "collect_run", full)
     assert main(["check", str(run_of(made))]) == 1

@@ -133,7 +133,7 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
     (
         r"kvscope bytes (?:models/.+|MODEL)",
         None,
-        "these are for a model's config.json; tests/engine/test_kv_planning.py plans some",
+        "these are for a model's config.json; test_kv_planning.py of kvscope-model plans some",
     ),
     (r"(python bench/profiler\.py) --rounds \d+ (.+)", r"\1 --rounds 4 \2", "takes a minute"),
     (r"(\S*python bench/tracing\.py) .+", r"\1 --help", "starts four engines: minutes for a round"),

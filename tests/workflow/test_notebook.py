@@ -1,4 +1,4 @@
-"""The notebook of examples/ reads a small study on the modeled device."""
+"""The notebook of examples/ reads a small study of vLLM's scheduler alone."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ title: A small study
 grids:
   - name: room
     set:
-      device: modeled
+      device: dry
       model: opt-13b
       batching: chunked
       workload: fixed
@@ -29,7 +29,7 @@ grids:
       engine.max_num_batched_tokens: 256
       cache.block_size: 16
     product:
-      cache.blocks: [24, 128]
+      cache.blocks: [20, 128]
 """
 
 pytestmark = [pytest.mark.workflow, pytest.mark.engine, pytest.mark.thorough]

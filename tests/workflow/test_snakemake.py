@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 from rocrate.rocrate import ROCrate
 
+from kvscope.api.report import load, summary
 from kvscope.errors import BadInput
 from kvscope.files import read_json, sha256_of
 
@@ -111,6 +112,10 @@ class Checkout:
             stderr=subprocess.STDOUT,
             text=True,
         )
+
+    def state(self, study: str = "two") -> str:
+        """What is told of a study: which experiments have results, why others have none."""
+        return "\n".join(summary(load([study], self.path / "results")))
 
     def measurements(self) -> dict[str, str]:
         """Which measurement each finished run is: the SHA-256 of its run.json."""
@@ -315,7 +320,7 @@ def test_a_measurement_that_fails_by_hand_is_made_up_for_or_dropped(mended):
     experiment = f"results/experiments/{name}/experiment.yaml"
     mended.broken.touch()
     assert mended.kvscope("run", experiment, "--force").returncode == 1
-    assert "measuring it again failed" in mended.kvscope("status", "two").stdout
+    assert "measuring it again failed" in mended.state()
     assert "run_experiments" in mended.snakemake("-n").stdout  # it would be tried again
     dropped = mended.snakemake(more=["remeasure=none"])
     assert dropped.returncode == 0, dropped.stdout
@@ -426,7 +431,7 @@ def test_an_experiment_whose_records_are_damaged_is_named_and_made_up_for(finish
     name = sorted(finished.ids())[0]
     file = finished.path / "results" / "experiments" / name / "requests.parquet"
     file.write_bytes(file.read_bytes()[:-1])
-    assert "requests.parquet" in finished.kvscope("status", "two").stdout
+    assert "requests.parquet" in finished.state()
     refused = finished.kvscope("report", "two")
     assert refused.returncode == 1
     assert "requests.parquet" in refused.stdout
@@ -477,7 +482,7 @@ def test_damage_that_leaves_the_size_is_mended(finished):
     finished.assert_true()
     assert finished.measurements() == before
     flip(finished.path / "results" / "experiments" / name / "requests.parquet")
-    damaged = finished.kvscope("status", "two").stdout
+    damaged = finished.state()
     assert "requests.parquet: its content differs" in damaged
     assert "remeasure=invalid" in damaged
     done = finished.snakemake(more=["remeasure=invalid"])

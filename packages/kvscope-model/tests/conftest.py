@@ -1,6 +1,6 @@
 """What kvscope's own tests share: components that may be absent, the warm process, real runs."""
 
-from tests.conftest import require, warm, warming
+from tests.conftest import forked_commands, require, warm, warming
 from tests.engine.conftest import run
 
-__all__ = ["require", "run", "warm", "warming"]
+__all__ = ["forked_commands", "require", "run", "warm", "warming"]

@@ -1,4 +1,4 @@
-"""KV events and clocks that are damaged or hostile: read as sound values, or refused."""
+"""Files of traced runs that are damaged or hostile: read as sound values, or refused."""
 
 import json
 import tracemalloc
@@ -17,6 +17,7 @@ from test_kv_events import batches_of_a_run
 from kvscope import limits, runfile, runschema, tables
 from kvscope.errors import BadInput
 from kvscope.files import read_json
+from kvscope.plan import experiment
 from kvscope.runfile import KERNEL_EVENTS
 from kvscope_kernels.collect.clock import EventClock
 from kvscope_kernels.collect.flushes import read_flushes
@@ -34,10 +35,12 @@ from tests.unit.mutations import (
     json_lines,
     nested,
 )
+from tests.unit.test_damaged_files import planned, read_experiment
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 SECOND = 1_000_000_000
+SAMPLED = planned("overflow=swap", "tracing=sampled")
 READINGS = tracing((0, 0), (SECOND, SECOND), (2 * SECOND, 2 * SECOND))
 CLOCK = facts_of(schema=runschema.VERSION, tracing=READINGS.as_written())
 
@@ -99,6 +102,12 @@ KINDS = {
             json.dumps(CLOCK).encode(),
             read_clock,
             (altered_json(CLOCK),),
+        ),
+        FileKind(
+            "experiment.yaml",
+            experiment.dump(SAMPLED).encode(),
+            read_experiment,
+            (altered_json(SAMPLED.to_dict()),),
         ),
         FileKind(
             KERNEL_EVENTS,

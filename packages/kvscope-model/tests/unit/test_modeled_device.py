@@ -64,6 +64,7 @@ def test_hardware_and_constants_are_in_the_id():
         ("device.constants={gemm_flops_per_s: -1.0}", "greater than 0"),
         ("device.constants={link_bytes_per_s: 1.0e9}", "no time follows from it"),
         ("cache.blocks=100000000", "must fit into"),
+        ("model=tiny-window", "device.kernels .* must be vllm"),
     ],
 )
 def test_what_cannot_be_modeled_is_refused(word: str, complaint: str):

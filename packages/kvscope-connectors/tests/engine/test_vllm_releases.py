@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import scheduled_by
 from test_dry_and_modeled import MODELED  # of kvscope-model
-from test_native_conversations import words_of  # of kvscope-connectors
+from test_native_conversations import words_of
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
@@ -18,12 +19,10 @@ from kvscope.engine.vllm.versions import ENGINES, SCHEDULING
 from kvscope.plan.grid import expand
 from kvscope.run.environment import measured_environment
 from kvscope.runfile import read_run
+from tests.conftest import Require
+from tests.engine.other_vllm import ROOT, pinned, python_of
+from tests.engine.test_dry import DRY, words
 from tests.warm import Warm
-
-from ..conftest import Require
-from . import scheduled_by
-from .other_vllm import ROOT, pinned, python_of
-from .test_dry import DRY, words
 
 pytestmark = [pytest.mark.engine, pytest.mark.thorough]
 
@@ -85,7 +84,7 @@ def other(release: str, require: Require, tmp_path_factory: pytest.TempPathFacto
     python, made = python_of(release, require), Made(tmp_path_factory.mktemp("other"))
     own = jobs(made)
     ended = subprocess.run(
-        [python, "-m", "tests.engine.scheduled_by", str(made.directory), *MODELS],
+        [python, scheduled_by.__file__, str(made.directory), *MODELS],
         input="\n".join(own),
         capture_output=True,
         text=True,

@@ -1,6 +1,6 @@
 """Runs experiments and plans KV caches by the vLLM of this Python, all in one process.
 
-    python -m tests.engine.scheduled_by DIRECTORY MODEL…
+    python scheduled_by.py DIRECTORY MODEL…
 
 Standard input has the jobs of `kvscope.batch`. DIRECTORY gets the plan of each model, MODEL.json.
 """

@@ -14,8 +14,7 @@ import pytest
 from kvscope.kv_group import KvGroup
 from kvscope.kv_plan import held_blocks
 from kvscope.plan.grid import expand
-
-from .conftest import ROOT, kvscope
+from tests.engine.conftest import ROOT, kvscope
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
