@@ -48,7 +48,8 @@ def results(tmp_path: Path) -> Path:
 
 
 def verdict(run: Path, valid: bool) -> None:
-    words = {"valid": valid, "reasons": [] if valid else ["blocks_differ"]}
+    reasons = [] if valid else [{"name": "blocks_differ", "detail": ""}]
+    words = {"valid": valid, "reasons": reasons}
     (tables_directory(run) / "analyse.json").write_text(json.dumps(words))
 
 
