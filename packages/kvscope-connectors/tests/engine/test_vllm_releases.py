@@ -110,7 +110,7 @@ def test_runs_are_the_same_row_by_row(here: Made, other: Made, case: str):
         pd.testing.assert_frame_equal(others[name], table, obj=name)
     assert len(tables["preemptions"]) > 0, "the cache was not scarce"
     assert (len(tables["transfers"]) > 0) == ("swap" in case)
-    assert (len(tables[JOBS]) > 0) == ("native" in case)
+    assert (len(tables.get(JOBS, ())) > 0) == ("native" in case)
     assert tables["batch"]["hit_tokens"].any() == ("native" in case), "no prefix was found"
 
 
