@@ -111,3 +111,10 @@ def test_a_group_has_every_module_of_the_package_behind_its_entry_points(closure
     largest = max(map(closures.Closures("kvscope").size, group.modules))
     (line,) = closures.judge([group], closures.Closures("kvscope"))[0][1:]
     assert line.split()[1:3] == ["kvscope.engine.overflow.swap", f"{largest:,}"]
+
+
+def test_facts_of_a_server_are_read_without_what_its_vllm_may_lack(closures):
+    read = closures.Closures("kvscope").of("kvscope.api.vllm_facts")
+    room = {module for module in read if module.startswith("kvscope.engine.vllm.")}
+    names = ("kv_groups", "platforms", "versions")
+    assert room == {f"kvscope.engine.vllm.{name}" for name in names}
