@@ -14,8 +14,8 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import min_version
 
-from kvscope import workflow as stages
-from kvscope.errors import KvscopeError
+from kvscope.cli import workflow as stages
+from kvscope.base.errors import KvscopeError
 from kvscope.plan import batches
 
 min_version("9.0")

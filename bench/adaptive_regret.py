@@ -20,15 +20,15 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope import batch
-from kvscope.analyse.oracles.registry import judge_tables
-from kvscope.analyse.records import read_records
-from kvscope.analyse.serving_metrics import makespan_s
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
+from kvscope.cli import batch
+from kvscope.judge.oracles.registry import judge_tables
+from kvscope.judge.records import read_records
+from kvscope.metrics.serving import makespan_s
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope.run.environment import measured_environment
-from kvscope.verdict import VIOLATED
+from kvscope.tables.verdict import VIOLATED
 from kvscope_model.hardware import files
 from kvscope_model.hardware import hardware as data
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from collecting import Options, bench, parquet_bytes, peak_mb
 
-from kvscope import ranges
+from kvscope.base import ranges
 from kvscope.collect.collector import collect_nsys
 
 PROCESSES, THREADS = 2, 2

@@ -18,7 +18,7 @@ import orjson
 import zstandard
 from collecting import Options, bench, parquet_bytes, peak_mb
 
-from kvscope.runschema import TracingRecord
+from kvscope.tables.runschema import TracingRecord
 from kvscope_kernels.collect.clock import EventClock
 from kvscope_kernels.collect.flushes import read_flushes
 from kvscope_kernels.collect.tables import write_kv_tables

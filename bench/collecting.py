@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from kvscope.files import write_json
+from kvscope.base.files import write_json
 
 RESULTS = Path(__file__).parent / "results"
 Options = argparse.Namespace

@@ -41,12 +41,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kvscope.batch import Job, run_modeled
-from kvscope.errors import BadInput
-from kvscope.layout import experiment_directory, tables_directory
+from kvscope.base.errors import BadInput
+from kvscope.base.layout import experiment_directory, tables_directory
+from kvscope.base.quantities import plural
+from kvscope.cli.batch import Job, run_modeled
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
-from kvscope.quantities import plural
 from kvscope.run.display import Line
 
 ROOT = Path(__file__).parents[1]

@@ -16,12 +16,12 @@ from typing import Any
 from judged_cases import NOTHING, RECORDER, Edit, Forged, Judge, draw, forgeries, mutants
 from judged_runs import make
 
-from kvscope.analyse.oracles.registry import ROWS, all_oracles, judge_tables
-from kvscope.analyse.oracles.run_tables import RunTables
-from kvscope.analyse.records import Records
-from kvscope.errors import BadInput
-from kvscope.quantities import plural
-from kvscope.verdict import VIOLATED
+from kvscope.base.errors import BadInput
+from kvscope.base.quantities import plural
+from kvscope.judge.oracles.registry import ROWS, all_oracles, judge_tables
+from kvscope.judge.oracles.run_tables import RunTables
+from kvscope.judge.records import Records
+from kvscope.tables.verdict import VIOLATED
 
 FROZEN = Path(__file__).parent / "frozen" / "judges"
 EDITS, FORGERIES = "edits.jsonl", "forgeries.jsonl"

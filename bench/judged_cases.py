@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 
 from kvscope import tables
-from kvscope.analyse.records import Records
-from kvscope.copies import IN, OUT
-from kvscope.errors import BadInput
-from kvscope.time_sources import MODELED
+from kvscope.base.errors import BadInput
+from kvscope.base.time_sources import MODELED
+from kvscope.judge.records import Records
+from kvscope.tables.copies import IN, OUT
 
 Forgery = Callable[[Records], Records]
 Judge = Callable[[Records], set[str]]
@@ -374,7 +374,7 @@ def mutants(results: Path, judge: Judge) -> Iterator[tuple[str, set[str]]]:
     """Each faulty recorder of two runs, and what `judge` says of its tables."""
     from judged_runs import experiment
 
-    from kvscope.layout import experiment_directory
+    from kvscope.base.layout import experiment_directory
     from tests.engine import mutants
 
     for name in MUTATED:
@@ -394,6 +394,6 @@ def _untimed(run: Records) -> Records:
 
 
 def _verdicts(names: set[str]) -> list[Any]:
-    from kvscope.verdict import VIOLATED, Verdict
+    from kvscope.tables.verdict import VIOLATED, Verdict
 
     return [Verdict(name, "", "", VIOLATED) for name in sorted(names)]

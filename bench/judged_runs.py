@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from kvscope.analyse.records import Records, read_records
-from kvscope.batch import Job, run_modeled
-from kvscope.errors import KvscopeError
-from kvscope.layout import experiment_directory
+from kvscope.base.errors import KvscopeError
+from kvscope.base.layout import experiment_directory
+from kvscope.cli.batch import Job, run_modeled
+from kvscope.judge.records import Records, read_records
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope.run.display import Line

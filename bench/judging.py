@@ -15,8 +15,8 @@ from typing import Any
 
 from measuring import store
 
-from kvscope.analyse.checklist import checklist
-from kvscope.analyse.records import read_records
+from kvscope.judge.checklist import checklist
+from kvscope.judge.records import read_records
 
 TIMES = 3
 

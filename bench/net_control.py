@@ -15,10 +15,10 @@ from statistics import fmean
 import numpy as np
 from measuring import store
 
-from kvscope.analyse import overhead
-from kvscope.analyse.experiment import metrics_of, repeat_metrics
-from kvscope.analyse.records import Records, read_records
-from kvscope.due import NEAREST
+from kvscope.judge.records import Records, read_records
+from kvscope.metrics import overhead
+from kvscope.metrics.experiment import metrics_of, repeat_metrics
+from kvscope.tables.due import NEAREST
 
 METRICS = [f"resume_overhead_net{what}_s" for what in ("", "_control", "_uncertainty")]
 

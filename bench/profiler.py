@@ -4,7 +4,7 @@
 
 One engine is a fork under Nsight Systems, which captures each of its repeats, with NVTX ranges;
 the other one is not under it. The ratio of their times and its 95 % interval are those of
-`kvscope.rounds`, adjusted for waiting. --write stores them under bench/results/.
+`kvscope.base.rounds`, adjusted for waiting. --write stores them under bench/results/.
 """
 
 import argparse
@@ -16,18 +16,18 @@ from typing import Any
 
 from measuring import store
 
+from kvscope.base.files import make_directory, write_text
+from kvscope.base.rounds import Rounds, waiting
 from kvscope.engine.devices.platform import platform_of
-from kvscope.files import make_directory, write_text
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.grid import expand
-from kvscope.rounds import Rounds, waiting
 from kvscope.run.attempt import read_session, repeats_of
 from kvscope.run.capture import CaptureSession
 from kvscope.run.engines import Zygote
 from kvscope.run.environment import measured_environment
 from kvscope.run.profiler import find_nsys
 from kvscope.run.rounds import Group, Member, hold_locks
-from kvscope.runfile import EXPERIMENT_FILE
+from kvscope.tables.runfile import EXPERIMENT_FILE
 
 ROOT = Path(__file__).parents[1]
 OVERRIDES = ["workload=fixed", "workload.num_requests=12", "cache.blocks=48", "profiler=none"]

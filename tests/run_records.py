@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kvscope.runschema import RunRecord
+from kvscope.tables.runschema import RunRecord
 
 
 def facts_of(**keys: Any) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kvscope.results import Run
-    from kvscope.study_results import Study
+    from kvscope.tables.results import Run
+    from kvscope.tables.study_results import Study
 
 __version__ = "0.2.0"
 
@@ -20,7 +20,7 @@ def load(directory: str | PathLike[str]) -> "Run":
     Its tables are read when they are first used; BadInput is raised then if a file is missing,
     damaged or changed.
     """
-    from kvscope.results import Run  # pandas comes with it
+    from kvscope.tables.results import Run  # pandas comes with it
 
     return Run(Path(directory))
 
@@ -30,6 +30,6 @@ def study(name: str, results: str | PathLike[str] = "results") -> "Study":
 
     BadInput if `name` is not a valid name of a study.
     """
-    from kvscope.study_results import Study  # pandas comes with it
+    from kvscope.tables.study_results import Study  # pandas comes with it
 
     return Study(name, Path(results))

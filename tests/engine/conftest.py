@@ -10,9 +10,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from kvscope.analyse.check import check_run
-from kvscope.analyse.records import Records, read_records
+from kvscope.judge.records import Records, read_records
 from kvscope.plan.grid import expand
+from kvscope.report.check_run import check_run
 from kvscope.run.progress import Progress
 from tests.warm import Warm
 

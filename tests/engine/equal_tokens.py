@@ -132,7 +132,7 @@ def compared(model: str, seeds: range) -> Iterator[dict[str, Any]]:
         if overflow in that_run_here(OVERFLOW)
     ]
     # Few enough that a request is rebuilt in several parts.
-    parts = mock.patch("kvscope.rebuilds.REBUILD_TOKENS", 64)
+    parts = mock.patch("kvscope.tables.rebuilds.REBUILD_TOKENS", 64)
     for batching, overflow, fault in cases:
         scarce = experiment(*sizes, *BATCHING[batching], *OVERFLOW[overflow])
         differing, preempted, kept, left = [], [], [], []

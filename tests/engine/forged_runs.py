@@ -6,11 +6,11 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.analyse.oracles.registry import judge_tables
-from kvscope.analyse.oracles.replay import comparison_of
-from kvscope.analyse.oracles.run_tables import RunTables
-from kvscope.analyse.records import Records
-from kvscope.verdict import VIOLATED
+from kvscope.judge.oracles.registry import judge_tables
+from kvscope.judge.oracles.replay import comparison_of
+from kvscope.judge.oracles.run_tables import RunTables
+from kvscope.judge.records import Records
+from kvscope.tables.verdict import VIOLATED
 
 Forgery = Callable[[Records], Records]
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from kvscope import tables
-from kvscope.actions import RECOMPUTE
-from kvscope.analyse.oracles.registry import judge_tables
-from kvscope.analyse.records import Records
+from kvscope.base.time_sources import MEASURED
 from kvscope.engine.marks import Marks
 from kvscope.engine.recording import Recording
-from kvscope.evidence import ALL
+from kvscope.judge.oracles.registry import judge_tables
+from kvscope.judge.records import Records
+from kvscope.plan.actions import RECOMPUTE
 from kvscope.plan.experiment import load
 from kvscope.run import recorder
 from kvscope.run.recorder import RepeatContext, RepeatTables, Replay, RequestState
-from kvscope.stalls import find_stalls
-from kvscope.time_sources import MEASURED
-from kvscope.verdict import VIOLATED
+from kvscope.tables.evidence import ALL
+from kvscope.tables.stalls import find_stalls
+from kvscope.tables.verdict import VIOLATED
 from kvscope.workload.requests import build, to_frame
 from tests.run_records import facts_of
 

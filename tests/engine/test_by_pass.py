@@ -6,10 +6,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from kvscope.analyse.check import check_run
-from kvscope.analyse.records import Records, read_records
+from kvscope.judge.records import Records, read_records
 from kvscope.plan.grid import expand
-from kvscope.verdict import HELD, VIOLATED
+from kvscope.report.check_run import check_run
+from kvscope.tables.verdict import HELD, VIOLATED
 from tests.warm import Warm
 
 from .conftest import ROOT, Run

@@ -15,15 +15,15 @@ import pandas as pd
 import psutil
 import pytest
 
-from kvscope import attempts, runfile
-from kvscope.analyse.check import check_run
-from kvscope.files import read_json
-from kvscope.layout import experiment_directory
+from kvscope.base.files import read_json
+from kvscope.base.layout import experiment_directory
 from kvscope.plan import together
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
+from kvscope.report.check_run import check_run
 from kvscope.run import campaign, engines
 from kvscope.run.campaign import Wanted
+from kvscope.tables import attempts, runfile
 from tests.warm import ROOT
 
 from .conftest import kvscope

@@ -8,12 +8,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kvscope.analyse.check import check_run
-from kvscope.analyse.outputs import output_hashes
-from kvscope.analyse.planned import experiment_of
-from kvscope.analyse.records import Records, read_records
+from kvscope.judge.outputs import output_hashes
+from kvscope.judge.planned import experiment_of
+from kvscope.judge.records import Records, read_records
 from kvscope.plan.grid import expand
-from kvscope.verdict import HELD, VIOLATED
+from kvscope.report.check_run import check_run
+from kvscope.tables.verdict import HELD, VIOLATED
 from kvscope.workload.requests import build, sha256_of_tokens
 from tests.warm import Warm
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from kvscope.analyse.oracles.registry import judge_tables
-from kvscope.analyse.records import Records, read_records
-from kvscope.verdict import HELD, VIOLATED
+from kvscope.judge.oracles.registry import judge_tables
+from kvscope.judge.records import Records, read_records
+from kvscope.tables.verdict import HELD, VIOLATED
 from tests.warm import Warm
 
 from .cases import marked, that_run_here

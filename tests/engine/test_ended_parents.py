@@ -39,7 +39,7 @@ KINDS = {
     ),
     "dry batch that imports vLLM": Kind(
         ("run", "--multirun", "device=dry", "seed=range(0,500)", "--results", "{}/results"),
-        lambda _: names("kvscope.batch"),
+        lambda _: names("kvscope.cli.batch"),
     ),
     "campaign that imports vLLM": Kind(
         ("run", "--multirun", *LONG, "seed=1,2", "--results", "{}/results"),

@@ -16,15 +16,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvscope import kv_kinds, plugins
-from kvscope.analyse.oracles.registry import judge_tables
-from kvscope.analyse.records import Records, read_records
-from kvscope.analyse.validity import find_reasons
-from kvscope.errors import BadInput
-from kvscope.oracle import Oracle
+from kvscope.base import plugins
+from kvscope.base.errors import BadInput
+from kvscope.judge.oracles.registry import judge_tables
+from kvscope.judge.records import Records, read_records
+from kvscope.judge.validity import find_reasons
 from kvscope.plan import registry
+from kvscope.tables import kv_kinds
 from kvscope.tables.added import added_tables
-from kvscope.verdict import HELD, NOT_APPLICABLE, VIOLATED
+from kvscope.tables.oracle import Oracle
+from kvscope.tables.verdict import HELD, NOT_APPLICABLE, VIOLATED
 from tests.warm import Warm
 
 from .conftest import ROOT, kvscope

@@ -15,11 +15,11 @@ import pandas as pd
 import psutil
 import pytest
 
-from kvscope.analyse.check import check_run
-from kvscope.errors import BadInput
-from kvscope.files import read_json
+from kvscope.base.errors import BadInput
+from kvscope.base.files import read_json
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
+from kvscope.report.check_run import check_run
 from kvscope.run import supervisor
 from tests.warm import Warm
 

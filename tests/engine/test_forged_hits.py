@@ -6,9 +6,9 @@ from functools import partial
 import pandas as pd
 import pytest
 
-from kvscope.analyse.check import check_run
-from kvscope.analyse.records import Records, read_records
+from kvscope.judge.records import Records, read_records
 from kvscope.plan.grid import expand
+from kvscope.report.check_run import check_run
 from tests.warm import Warm
 
 from .conftest import ROOT

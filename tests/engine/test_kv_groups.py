@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kvscope.analyse.records import Records
-from kvscope.verdict import VIOLATED
+from kvscope.judge.records import Records
+from kvscope.tables.verdict import VIOLATED
 
 from .conftest import Runner, kvscope
 from .forged_runs import found, noticed

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kvscope.analyse.metrics import metrics_by_name
-from kvscope.interval import half_width_share
+from kvscope.base.interval import half_width_share
+from kvscope.metrics.registry import metrics_by_name
 
 from .conftest import AMPLE, Run, Runner
 

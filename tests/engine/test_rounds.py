@@ -12,15 +12,15 @@ import pandas as pd
 import psutil
 import pytest
 
+from kvscope.base.files import make_directory, read_json, write_text
 from kvscope.engine.devices.cpu import CpuPlatform
-from kvscope.files import make_directory, read_json, write_text
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.grid import expand
 from kvscope.run.engines import Zygote
 from kvscope.run.environment import measured_environment
 from kvscope.run.noise import LEAST_ROUNDS, describe, measure_noise
 from kvscope.run.rounds import Group, Member, hold_locks
-from kvscope.runfile import EXPERIMENT_FILE, SESSION_FILE
+from kvscope.tables.runfile import EXPERIMENT_FILE, SESSION_FILE
 from tests.warm import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]

@@ -3,9 +3,9 @@
 import pandas as pd
 import pytest
 
-from kvscope.analyse.check import check_run
-from kvscope.stalls import shape_classes
+from kvscope.report.check_run import check_run
 from kvscope.tables import HOST_TABLES, OF_PREFIX_CACHE, check_file
+from kvscope.tables.stalls import shape_classes
 
 from .conftest import AMPLE, SCARCE, Runner, kvscope
 

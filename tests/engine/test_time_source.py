@@ -13,14 +13,14 @@ pytest.importorskip("vllm", reason="vLLM is missing: run `make env`")
 import torch
 import vllm.platforms
 
-from kvscope.copies import DEVICE_CLOCK, HOST_CLOCK, VIRTUAL_CLOCK
+from kvscope.base.time_sources import MEASURED, MODELED, REHEARSED
 from kvscope.engine.devices.platform import Platform, platform_of
 from kvscope.plan.grid import expand
 from kvscope.plan.layers import SHIPPED_CONFIG
 from kvscope.run import supervisor
 from kvscope.run.session import Session, summary
 from kvscope.run.supervisor import Profiling, run_facts
-from kvscope.time_sources import MEASURED, MODELED, REHEARSED
+from kvscope.tables.copies import DEVICE_CLOCK, HOST_CLOCK, VIRTUAL_CLOCK
 
 pytestmark = pytest.mark.engine
 

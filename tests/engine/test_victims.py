@@ -6,9 +6,9 @@ from itertools import product
 import pandas as pd
 import pytest
 
-from kvscope.analyse.check import check_run
-from kvscope.analyse.records import Records, read_records
-from kvscope.verdict import HELD, VIOLATED
+from kvscope.judge.records import Records, read_records
+from kvscope.report.check_run import check_run
+from kvscope.tables.verdict import HELD, VIOLATED
 from tests.warm import Warm
 
 from .cases import BATCHING

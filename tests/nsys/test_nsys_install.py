@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
 from kvscope.run import profiler
 from kvscope.run.profiler import Nsys, find_nsys, verify_capture
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from kvscope.analyse.check import check_run
+from kvscope.base.files import read_json
+from kvscope.base.layout import experiment_directory
+from kvscope.base.ranges import FORWARD_PASS
 from kvscope.collect.collector import collect_run
-from kvscope.files import read_json
-from kvscope.layout import experiment_directory
-from kvscope.ranges import FORWARD_PASS
+from kvscope.report.check_run import check_run
 from kvscope.run import capture
-from kvscope.runfile import NSYS_EXPORT, NSYS_REPORT
+from kvscope.tables.runfile import NSYS_EXPORT, NSYS_REPORT
 from tests.engine.test_campaign import (
     assert_complete,
     assert_nothing_lost,

@@ -10,11 +10,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from kvscope.analyse.check import check_run
+from kvscope.base.files import read_json
+from kvscope.base.ranges import FORWARD_PASS, LAYER
 from kvscope.collect.collector import collect_run
-from kvscope.files import read_json
 from kvscope.plan.grid import expand
-from kvscope.ranges import FORWARD_PASS, LAYER
+from kvscope.report.check_run import check_run
 from kvscope.run import capture, supervisor
 from kvscope.run.disturbance import MEASURED_PROCESS
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.analyse.metric import Metric
-from kvscope.analyse.oracles.run_tables import RunTables
-from kvscope.oracle import Need, Oracle, Violations, violations
+from kvscope.judge.oracles.run_tables import RunTables
+from kvscope.metrics.metric import Metric
 from kvscope.tables.added import AddedTable
 from kvscope.tables.column import F64, I32, Table, derived, told, witnessed
 from kvscope.tables.columns import REPEAT, REQUEST, STEP
+from kvscope.tables.oracle import Need, Oracle, Violations, violations
 
 TABLE = Table(
     "toy_requests",

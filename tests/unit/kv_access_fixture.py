@@ -13,9 +13,10 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from kvscope import accounts, runfile, tables
-from kvscope.analyse.experiment import analyse
-from kvscope.stalls import shape_classes
+from kvscope import tables
+from kvscope.metrics.experiment import analyse
+from kvscope.tables import accounts, runfile
+from kvscope.tables.stalls import shape_classes
 
 from .report_fixture import Fake, clocks, facts, settings
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import zstandard
 
-from kvscope.runschema import TracingRecord
+from kvscope.tables.runschema import TracingRecord
 
 K_READ, V_READ, K_WRITE, V_WRITE = range(4)
 COLUMNS = (

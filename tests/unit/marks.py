@@ -2,7 +2,7 @@
 
 import re
 
-from kvscope import plugins
+from kvscope.base import plugins
 from kvscope.plan.figures import GROUP, figure_names
 from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import Drawing

@@ -15,7 +15,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
 
 Json = Any
 

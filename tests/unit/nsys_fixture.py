@@ -11,10 +11,10 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope import ranges
-from kvscope.evidence import OWN
-from kvscope.runfile import write_run
+from kvscope.base import ranges
 from kvscope.tables import LAYERS, PREEMPTIONS, REQUESTS, STEPS, write
+from kvscope.tables.evidence import OWN
+from kvscope.tables.runfile import write_run
 
 VERSIONS = ("2.9.1", "3.0.0", "3.7.2", "3.11.1", "3.16.1", "3.24.14", "3.25.0")
 PUSH_POP, START_END, IMPORTED_PUSH_POP, IMPORTED_START_END = 59, 60, 70, 71

@@ -17,13 +17,14 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from kvscope import runfile, tables
-from kvscope.analyse.experiment import analyse
-from kvscope.copies import copies_of
-from kvscope.disturbed import SHARES
-from kvscope.evidence import ALL
-from kvscope.files import write_json
-from kvscope.stalls import find_stalls, shape_classes
+from kvscope import tables
+from kvscope.base.files import write_json
+from kvscope.metrics.experiment import analyse
+from kvscope.tables import runfile
+from kvscope.tables.copies import copies_of
+from kvscope.tables.disturbed import SHARES
+from kvscope.tables.evidence import ALL
+from kvscope.tables.stalls import find_stalls, shape_classes
 
 from .virtual_runs import Virtual, virtual
 

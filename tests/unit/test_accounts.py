@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope import accounts, tables
-from kvscope.accounts import ANALYSED, COLLECTED
-from kvscope.analyse.check import check_run
-from kvscope.errors import BadInput
+from kvscope import tables
+from kvscope.base.errors import BadInput
+from kvscope.report.check_run import check_run
+from kvscope.tables import accounts
+from kvscope.tables.accounts import ANALYSED, COLLECTED
 
 from .kv_access_fixture import write_untraced_run
 from .mutations import is_a_sentence

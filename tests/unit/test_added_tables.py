@@ -12,18 +12,19 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kvscope import attempts, plugins, runfile, tables
-from kvscope.analyse.oracles.added import added_differ
-from kvscope.analyse.records import Records
+from kvscope import tables
+from kvscope.base import plugins
+from kvscope.base.errors import BadInput, KvscopeError
+from kvscope.base.layout import experiment_directory
 from kvscope.engine.added import AddedRecorders, RowRecorder, Seconds
 from kvscope.engine.recording import Recording
-from kvscope.errors import BadInput, KvscopeError
-from kvscope.layout import experiment_directory
+from kvscope.judge.oracles.added import added_differ
+from kvscope.judge.records import Records
 from kvscope.plan.grid import expand
 from kvscope.run import campaign, supervisor
 from kvscope.run.added import added_rows
 from kvscope.run.provenance import table_origins
-from kvscope.tables import STEPS
+from kvscope.tables import STEPS, attempts, runfile
 from kvscope.tables.added import AddedTable, added_tables, find_table
 from kvscope.tables.column import F64, I32, INTS, TEXT, Table, derived, key, told, witnessed
 from tests.run_records import facts_of, record_of

@@ -13,18 +13,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope import plugins, tables
-from kvscope.analyse import experiment, metric, validity
-from kvscope.analyse.circumstances import find_circumstances
-from kvscope.analyse.experiment import metrics_of, repeat_metrics
-from kvscope.analyse.metric import Metric
-from kvscope.analyse.metrics import metrics_by_name
-from kvscope.analyse.reason import Reason
-from kvscope.analyse.records import Records
-from kvscope.analyse.statistics import coefficient_of_variation, estimate
-from kvscope.errors import BadInput
-from kvscope.stalls import find_stalls
-from kvscope.verdict import HELD, VIOLATED, Verdict
+from kvscope import tables
+from kvscope.base import plugins
+from kvscope.base.errors import BadInput
+from kvscope.judge import validity
+from kvscope.judge.reason import Reason
+from kvscope.judge.records import Records
+from kvscope.metrics import experiment, metric
+from kvscope.metrics.circumstances import find_circumstances
+from kvscope.metrics.experiment import metrics_of, repeat_metrics
+from kvscope.metrics.metric import Metric
+from kvscope.metrics.registry import metrics_by_name
+from kvscope.metrics.statistics import coefficient_of_variation, estimate
+from kvscope.tables.stalls import find_stalls
+from kvscope.tables.verdict import HELD, VIOLATED, Verdict
 from tests.run_records import facts_of, record_of
 
 BLOCK_SIZE = 16

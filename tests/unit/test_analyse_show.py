@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope import cli, tables
-from kvscope.analyse.metrics import all_metrics
-from kvscope.analyse.show import OF_THE_HOST_POOL, print_table
-from kvscope.layout import tables_directory
+from kvscope import tables
+from kvscope.base.layout import tables_directory
+from kvscope.cli import main as cli
+from kvscope.metrics.registry import all_metrics
+from kvscope.metrics.show import OF_THE_HOST_POOL, print_table
 from tests.unit.report_fixture import Fake, write_experiment
 
 SIZES = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9, "GB": 1e9, "MB": 1e6, "kB": 1e3, "%": 0.01}

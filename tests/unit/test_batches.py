@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope import workflow
-from kvscope.accounts import ANALYSED
+from kvscope.cli import workflow
 from kvscope.plan import batches
+from kvscope.tables.accounts import ANALYSED
 
 from .plans import entry, manifest_of
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvscope import rounds
+from kvscope.base import rounds
 from kvscope.plan.fields import MAX_REPEATS
 from kvscope.plan.repeats import StoppingRule
 from kvscope.run.block import Block, State, duration, serve_rounds, widest

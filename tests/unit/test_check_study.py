@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from kvscope import tables
-from kvscope.cli import main
-from kvscope.files import write_json
+from kvscope.base.files import write_json
+from kvscope.cli.main import main
 from kvscope.plan import manifest
 from kvscope.plan.grid import expand
 from kvscope.report import check_study

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.analyse.check import CheckResult, inspect_run
-from kvscope.cli import main
-from kvscope.errors import BadInput, KvscopeError
-from kvscope.files import read_json, write_json
+from kvscope.base.errors import BadInput, KvscopeError
+from kvscope.base.files import read_json, write_json
+from kvscope.cli.main import main
 from kvscope.report import checking
+from kvscope.report.check_run import CheckResult, inspect_run
 from kvscope.report.checking import Outlook, RunCheck, announcement, check_all
 
 from .report_fixture import Fake, write_study

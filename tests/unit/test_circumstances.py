@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.analyse.circumstances import (
+from kvscope.metrics.circumstances import (
     MOST_DESCRIBED,
     describe_disturbance,
     describe_sharing,
     describe_width,
     waiting_share,
 )
-from kvscope.runschema import RepeatRecord
+from kvscope.tables.runschema import RepeatRecord
 from tests.run_records import record_of
 
 BUSY = "other processes used 0.9 of 2 CPUs"

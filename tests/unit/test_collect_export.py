@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from kvscope.base.errors import BadInput
 from kvscope.collect.collector import collect_nsys
-from kvscope.errors import BadInput
 
 from .nsys_fixture import NsysFile, global_id
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kvscope import limits, tables
+from kvscope import tables
+from kvscope.base import limits
+from kvscope.base.errors import BadInput
 from kvscope.collect.collector import collect_nsys
-from kvscope.errors import BadInput
 
 from .nsys_fixture import NsysFile, global_id
 

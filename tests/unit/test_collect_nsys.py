@@ -11,11 +11,12 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from kvscope import plugins, tables
+from kvscope import tables
+from kvscope.base import plugins
+from kvscope.base.errors import BadInput
+from kvscope.base.files import read_json
 from kvscope.collect.collector import collect_nsys
 from kvscope.collect.nsys.renames import RenamedColumns
-from kvscope.errors import BadInput
-from kvscope.files import read_json
 
 from . import nsys_fixture as fixture
 from .nsys_fixture import CAPTURE_END, VERSIONS, NsysFile, global_id

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import tables
+from kvscope.base.errors import BadInput
+from kvscope.base.files import read_json
 from kvscope.collect.collector import collect_run
 from kvscope.collect.timeline.alignment import Alignment, align
-from kvscope.errors import BadInput
-from kvscope.files import read_json
-from kvscope.results import Run
-from kvscope.runfile import read_run, write_run
+from kvscope.tables.results import Run
+from kvscope.tables.runfile import read_run, write_run
 from tests.run_records import facts_of
 
 from .nsys_fixture import NsysFile, RunDirectory, global_id

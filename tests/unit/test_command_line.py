@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvscope.cli import build_parser, main
+from kvscope.cli.main import build_parser, main
 
 # Of each command that takes a list of words: the words, and options with their values.
 MIXED = {

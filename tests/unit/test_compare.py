@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from kvscope import tables
-from kvscope.analyse.estimates import ExperimentMetrics
-from kvscope.analyse.statistics import Estimate, difference, estimate
-from kvscope.analyse.study_metrics import (
+from kvscope.metrics.estimates import ExperimentMetrics
+from kvscope.metrics.statistics import Estimate, difference, estimate
+from kvscope.metrics.study import (
     STUDY_METRICS,
     add_study_metrics,
     cost_per_preemption,

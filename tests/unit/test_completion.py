@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kvscope import completion, runfile
+from kvscope.cli import completion
 from kvscope.collect import importer
 from kvscope.plan import layers
+from kvscope.tables import runfile
 
 CONFIG = Path(__file__).parents[2] / "config"
 WORD_BREAKS = " \t\n\"'><=;|&(:"  # bash's

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.errors import BadInput
-from kvscope.files import read_json, write_json
+from kvscope.base.errors import BadInput
+from kvscope.base.files import read_json, write_json
 from kvscope.report.crate import write_crate
-from kvscope.runschema import VERSION
+from kvscope.tables.runschema import VERSION
 
 from .report_fixture import Fake, write_study
 

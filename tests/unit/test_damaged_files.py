@@ -19,17 +19,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvscope import cli, limits, runschema, tables
+from kvscope import tables
+from kvscope.base import limits
+from kvscope.base.errors import EXIT_BAD_INPUT, BadInput, CannotWrite
+from kvscope.base.files import sha256_of
+from kvscope.cli import main as cli
 from kvscope.collect.collector import collect_nsys
 from kvscope.collect.nsys.export import NsysExport
-from kvscope.errors import EXIT_BAD_INPUT, BadInput, CannotWrite
-from kvscope.files import sha256_of
 from kvscope.plan import experiment, manifest
 from kvscope.plan.grid import expand
-from kvscope.results import Run
 from kvscope.run.locks import SUPERVISOR_LOCK, hold_lock_if_free
-from kvscope.runfile import RUN_FILE, read_run
-from kvscope.tables import ANALYSIS_TABLES, HOST_TABLES, LAYERS, WORKLOAD, Table
+from kvscope.tables import ANALYSIS_TABLES, HOST_TABLES, LAYERS, WORKLOAD, Table, runschema
+from kvscope.tables.results import Run
+from kvscope.tables.runfile import RUN_FILE, read_run
 from kvscope.workload import requests
 
 from .mutations import (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope.plan.models import KvLayers

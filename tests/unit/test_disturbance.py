@@ -11,12 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.disturbed import (
-    MAXIMUM_OTHERS,
-    MAXIMUM_SLOWDOWN,
-    MAXIMUM_STEAL,
-    MAXIMUM_WAITING,
-)
 from kvscope.run import disturbance
 from kvscope.run.capture import private_namespace
 from kvscope.run.disturbance import (
@@ -27,6 +21,12 @@ from kvscope.run.disturbance import (
     compare_samples,
     entries,
     take_sample,
+)
+from kvscope.tables.disturbed import (
+    MAXIMUM_OTHERS,
+    MAXIMUM_SLOWDOWN,
+    MAXIMUM_STEAL,
+    MAXIMUM_WAITING,
 )
 from tests.conftest import Require
 

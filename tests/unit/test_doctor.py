@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import kvscope
-from kvscope import doctor, packages
-from kvscope.doctor import MachineCheck
+from kvscope.cli import doctor, packages
+from kvscope.cli.doctor import MachineCheck
+from kvscope.cli.packages import Flaw
 from kvscope.engine.vllm.versions import ENGINES, RECORDED, SCHEDULING
-from kvscope.packages import Flaw
 from kvscope.run import profiler
 from kvscope.run.profiler import Nsys
 
@@ -302,6 +302,6 @@ def test_busy_cores_are_a_problem(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_doctor_itself_imports_neither_torch_nor_vllm():
-    code = "import sys, kvscope.doctor; print(sorted({'torch', 'vllm'} & set(sys.modules)))"
+    code = "import sys, kvscope.cli.doctor; print(sorted({'torch', 'vllm'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 import kvscope
-from kvscope.analyse.checklist import every_oracle
-from kvscope.analyse.metrics import all_metrics
-from kvscope.analyse.reason import REASONS
-from kvscope.analyse.study_metrics import STUDY_METRICS
-from kvscope.docs import BLOCKS, regenerate
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
+from kvscope.cli.docs import BLOCKS, regenerate
+from kvscope.judge.checklist import every_oracle
+from kvscope.judge.reason import REASONS
+from kvscope.metrics.registry import all_metrics
+from kvscope.metrics.study import STUDY_METRICS
 
 DOCS = Path(__file__).parents[2] / "docs"
 SOURCE = Path(kvscope.__file__).parent
@@ -26,7 +26,7 @@ OWN = [path for path in sorted(DOCS.glob("*.md")) if not path.is_symlink()]
 @pytest.mark.parametrize("path", OWN, ids=lambda path: path.name)
 def test_generated_tables_are_current(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert regenerate(text) == text, "run `python -m kvscope.docs`"
+    assert regenerate(text) == text, "run `python -m kvscope.cli.docs`"
 
 
 def test_every_generated_table_is_in_a_document() -> None:

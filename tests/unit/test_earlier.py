@@ -9,12 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kvscope import earlier, runfile, tables
-from kvscope.analyse.experiment import analyse
-from kvscope.analyse.oracles.registry import judge_tables
-from kvscope.analyse.records import Records, read_records
-from kvscope.errors import BadInput
-from kvscope.verdict import VIOLATED
+from kvscope import tables
+from kvscope.base.errors import BadInput
+from kvscope.judge.oracles.registry import judge_tables
+from kvscope.judge.records import Records, read_records
+from kvscope.metrics.experiment import analyse
+from kvscope.tables import earlier, runfile
+from kvscope.tables.verdict import VIOLATED
 
 from .report_fixture import Fake, write_experiment
 

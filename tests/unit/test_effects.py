@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
 from kvscope.plan import effects
 from kvscope.plan.complaints import all_keys
 from kvscope.plan.experiment import Experiment

@@ -2,10 +2,10 @@
 
 import pytest
 
-from kvscope.analyse.oracles.engine_checks import ENGINE_ORACLES
-from kvscope.oracle import Oracle, verdict
+from kvscope.judge.oracles.engine_checks import ENGINE_ORACLES
 from kvscope.report.reasons import reason_in_words
-from kvscope.verdict import HELD, NOT_APPLICABLE, VIOLATED
+from kvscope.tables.oracle import Oracle, verdict
+from kvscope.tables.verdict import HELD, NOT_APPLICABLE, VIOLATED
 from tests.run_records import record_of
 
 KEYS = {"attention_differs": "reference_checks", "swap_differs": "swap_checks"}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from kvscope.analyse.estimates import (
+from kvscope.metrics.estimates import (
     ADJUSTED,
     INDEPENDENT,
     PAIRED,
@@ -19,9 +19,9 @@ from kvscope.analyse.estimates import (
     ExperimentMetrics,
     Ratio,
 )
-from kvscope.analyse.metrics import metrics_by_name
-from kvscope.analyse.statistics import Estimate, estimate, independent_ratio, paired_ratio
-from kvscope.analyse.study_metrics import add_study_metrics
+from kvscope.metrics.registry import metrics_by_name
+from kvscope.metrics.statistics import Estimate, estimate, independent_ratio, paired_ratio
+from kvscope.metrics.study import add_study_metrics
 
 ROUNDS = 8
 TIME, NET, NET_ERROR = (

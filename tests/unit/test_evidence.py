@@ -7,15 +7,15 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kvscope import evidence
-from kvscope.analyse.oracles.facts import origin_wrong
-from kvscope.analyse.oracles.registry import ORACLES, ROWS
-from kvscope.analyse.oracles.run_tables import RunTables
-from kvscope.analyse.records import Records, read_records
-from kvscope.judge.evidence import NEEDS
-from kvscope.judge.evidence import ROWS as TABLES
-from kvscope.kv_group import KvGroup
-from kvscope.runschema import RunRecord
+from kvscope.judge.oracles.facts import origin_wrong
+from kvscope.judge.oracles.registry import ORACLES, ROWS
+from kvscope.judge.oracles.run_tables import RunTables
+from kvscope.judge.records import Records, read_records
+from kvscope.judge.twin.evidence import NEEDS
+from kvscope.judge.twin.evidence import ROWS as TABLES
+from kvscope.tables import evidence
+from kvscope.tables.kv_group import KvGroup
+from kvscope.tables.runschema import RunRecord
 from tests.unit.report_fixture import Fake, write_experiment
 
 FULL = KvGroup("FullAttention", 2, 8, 8, 8, 8)

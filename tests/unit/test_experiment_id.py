@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from kvscope import runfile
-from kvscope.analyse.check import check_run
-from kvscope.analyse.planned import confirm_settings, experiment_of
-from kvscope.analyse.records import Records
-from kvscope.cli import main
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
+from kvscope.cli.main import main
+from kvscope.judge.planned import confirm_settings, experiment_of
+from kvscope.judge.records import Records
 from kvscope.plan import documents, manifest
 from kvscope.plan.experiment import Experiment, dump, load, read_settings
 from kvscope.plan.grid import expand
+from kvscope.report.check_run import check_run
 from kvscope.report.load import load_run
+from kvscope.tables import runfile
 
 CONFIG = Path(__file__).parents[2] / "config"
 WORDS = (

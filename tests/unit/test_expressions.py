@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
 from kvscope.plan.expressions import resolve
 
 CONFIG = {"seed": 5, "half": 0.5, "name": "m", "none": None, "cache": {"block_size": 16}}

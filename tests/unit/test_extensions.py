@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from kvscope import cli, extensions, plugins
-from kvscope.errors import EXIT_BAD_INPUT, BadInput
+from kvscope.base import extensions, plugins
+from kvscope.base.errors import EXIT_BAD_INPUT, BadInput
+from kvscope.cli import main as cli
 from kvscope.plan import layers, registry
 from kvscope.plan.experiment import unknown_options
 from kvscope.plan.grid import expand

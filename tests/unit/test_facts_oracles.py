@@ -8,23 +8,23 @@ import pandas as pd
 import pytest
 from pydantic import ValidationError
 
-from kvscope.analyse.checklist import FACTS
-from kvscope.analyse.oracles import facts as facts_oracles
-from kvscope.analyse.oracles import profiled
-from kvscope.analyse.oracles.engine_checks import attention_differs
-from kvscope.analyse.oracles.registry import judge_tables
-from kvscope.analyse.records import Records, read_records
+from kvscope.base.errors import BadInput
+from kvscope.base.time_sources import REHEARSED
 from kvscope.collect.importer import content_digest
-from kvscope.copies import copies_of
-from kvscope.disturbed import judge_repeats
-from kvscope.errors import BadInput
-from kvscope.oracle import judge
+from kvscope.judge.checklist import FACTS
+from kvscope.judge.oracles import facts as facts_oracles
+from kvscope.judge.oracles import profiled
+from kvscope.judge.oracles.engine_checks import attention_differs
+from kvscope.judge.oracles.registry import judge_tables
+from kvscope.judge.records import Records, read_records
 from kvscope.plan.parts import Conditions, TracingSettings
 from kvscope.plan.policy import HostPools, Overflow
-from kvscope.runfile import KERNEL_EVENTS, NSYS_EXPORT
-from kvscope.runschema import RunRecord
-from kvscope.time_sources import REHEARSED
-from kvscope.verdict import NOT_APPLICABLE, VIOLATED
+from kvscope.tables.copies import copies_of
+from kvscope.tables.disturbed import judge_repeats
+from kvscope.tables.oracle import judge
+from kvscope.tables.runfile import KERNEL_EVENTS, NSYS_EXPORT
+from kvscope.tables.runschema import RunRecord
+from kvscope.tables.verdict import NOT_APPLICABLE, VIOLATED
 from tests.run_records import record_of
 
 from .plugged_in import plug_in

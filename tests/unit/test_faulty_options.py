@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kvscope import cli, plugins, workflow
-from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput
+from kvscope.base import plugins
+from kvscope.base.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput
+from kvscope.cli import main as cli
+from kvscope.cli import workflow
 from kvscope.plan import registry
 
 CONFIG = Path(__file__).parents[2] / "config"

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.errors import BadInput
-from kvscope.files import check_name
-from kvscope.reading import short_repr, text_lines
-from kvscope.scratch import scratch_directory
+from kvscope.base.errors import BadInput
+from kvscope.base.files import check_name
+from kvscope.base.reading import short_repr, text_lines
+from kvscope.base.scratch import scratch_directory
 
 
 @pytest.mark.parametrize("name", ["quickstart", "tiny-opt", "a.b_c-1", "3", "A" * 200])
@@ -61,7 +61,7 @@ def test_a_scratch_directory_of_a_killed_process_is_removed_by_the_next(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     program = (
-        "import os; from kvscope.scratch import scratch_directory as made\n"
+        "import os; from kvscope.base.scratch import scratch_directory as made\n"
         "with made() as place: (place / 'file').touch(); os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", program])

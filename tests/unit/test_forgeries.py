@@ -19,16 +19,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kvscope import runfile, tables
-from kvscope.accounts import ANALYSED, COLLECTED
-from kvscope.analyse import check, differences
-from kvscope.analyse.differences import table_differences, value_differences
-from kvscope.analyse.experiment import analyse
-from kvscope.cli import main
+from kvscope import tables
+from kvscope.base.errors import CannotWrite
+from kvscope.base.files import write_json
+from kvscope.base.scratch import scratch_directory
+from kvscope.cli.main import main
 from kvscope.collect.collector import collect_run
-from kvscope.errors import CannotWrite
-from kvscope.files import write_json
-from kvscope.scratch import scratch_directory
+from kvscope.judge import differences
+from kvscope.judge.differences import table_differences, value_differences
+from kvscope.metrics.experiment import analyse
+from kvscope.report import check_run as check
+from kvscope.tables import runfile
+from kvscope.tables.accounts import ANALYSED, COLLECTED
 
 from .report_fixture import Fake, write_experiment
 from .test_collect_run import profiled

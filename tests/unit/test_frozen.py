@@ -10,7 +10,7 @@ from types import ModuleType
 import pandas as pd
 import pytest
 
-from kvscope.layout import experiment_directory, tables_directory
+from kvscope.base.layout import experiment_directory, tables_directory
 from kvscope.plan.grid import expand
 
 ROOT = Path(__file__).parents[2]

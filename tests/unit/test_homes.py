@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from kvscope import homes
-from kvscope.cli import main
-from kvscope.errors import KvscopeError
-from kvscope.scratch import scratch_directory
+from kvscope.base import homes
+from kvscope.base.errors import KvscopeError
+from kvscope.base.scratch import scratch_directory
+from kvscope.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 REASONS = {"full": "No space left on device", "read-only": "Read-only file system"}

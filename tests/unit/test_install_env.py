@@ -133,7 +133,7 @@ class Checkout:
         for file in (
             "workflow/scripts/install-env.sh",
             "workflow/scripts/uv.sh",
-            "src/kvscope/packages.py",
+            "src/kvscope/cli/packages.py",
             "envs/uv.txt",
         ):
             (root / file).parent.mkdir(parents=True, exist_ok=True)

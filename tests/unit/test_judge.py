@@ -12,22 +12,22 @@ import pandas as pd
 import pytest
 
 import kvscope.judge
-from kvscope.analyse.oracles.replay import comparison_of, differs_from_replay, tables_of
-from kvscope.analyse.oracles.rules import rules_of
-from kvscope.analyse.oracles.run_tables import RunTables
-from kvscope.analyse.oracles.tentative import oracle_of
-from kvscope.analyse.records import Records, read_records
-from kvscope.evidence import ALL, PASSES
-from kvscope.judge.columns import blocks_of
-from kvscope.judge.compare import compare
-from kvscope.judge.evidence import NEEDS
-from kvscope.judge.host import end_of
-from kvscope.judge.requests import InPool
-from kvscope.judge.rows import COLUMNS
-from kvscope.judge.told import Prompts, told
-from kvscope.judge.twin import Twin
-from kvscope.passes import DECODE, PREFILL
+from kvscope.judge.oracles.replay import comparison_of, differs_from_replay, tables_of
+from kvscope.judge.oracles.rules import rules_of
+from kvscope.judge.oracles.run_tables import RunTables
+from kvscope.judge.oracles.tentative import oracle_of
+from kvscope.judge.records import Records, read_records
+from kvscope.judge.twin.columns import blocks_of
+from kvscope.judge.twin.compare import compare
+from kvscope.judge.twin.evidence import NEEDS
+from kvscope.judge.twin.host import end_of
+from kvscope.judge.twin.requests import InPool
+from kvscope.judge.twin.rows import COLUMNS
+from kvscope.judge.twin.told import Prompts, told
+from kvscope.judge.twin.twin import Twin
 from kvscope.tables import BATCH
+from kvscope.tables.evidence import ALL, PASSES
+from kvscope.tables.phases import DECODE, PREFILL
 
 from .report_fixture import Fake, write_experiment
 from .virtual_runs import directory_of

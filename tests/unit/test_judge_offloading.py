@@ -7,14 +7,14 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kvscope import kv_kinds
-from kvscope.copies import IN, OUT
-from kvscope.judge.jobs import Offloading
-from kvscope.judge.memory import Blocks
-from kvscope.judge.pool import Block
-from kvscope.judge.requests import Request
-from kvscope.judge.rules import Group, Rules
-from kvscope.judge.told import Job, Prompts
+from kvscope.judge.twin.jobs import Offloading
+from kvscope.judge.twin.memory import Blocks
+from kvscope.judge.twin.pool import Block
+from kvscope.judge.twin.requests import Request
+from kvscope.judge.twin.rules import Group, Rules
+from kvscope.judge.twin.told import Job, Prompts
+from kvscope.tables import kv_kinds
+from kvscope.tables.copies import IN, OUT
 
 SIZE, STORED = 4, 2  # tokens of a block, blocks of the store
 STARTS_S = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]

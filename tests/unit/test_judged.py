@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvscope.analyse.records import Records, read_records
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
+from kvscope.judge.records import Records, read_records
 from kvscope.tables import HOST_TABLES
 
 from .report_fixture import Fake, write_experiment

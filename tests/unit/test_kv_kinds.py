@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from kvscope.kv_group import KvGroup
-from kvscope.kv_kinds import (
+from kvscope.tables.kv_group import KvGroup
+from kvscope.tables.kv_kinds import (
     CHUNKED_LOCAL,
     FULL,
     MAMBA,
@@ -18,7 +18,7 @@ from kvscope.kv_kinds import (
     kind_of,
     registered,
 )
-from kvscope.kv_plan import held_blocks, keeps_state, unless_movable
+from kvscope.tables.kv_plan import held_blocks, keeps_state, unless_movable
 
 LONGEST = 70
 PAIRS = [(context, tokens) for tokens in range(1, LONGEST) for context in range(tokens)]

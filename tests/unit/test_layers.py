@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvscope import plugins
-from kvscope.cli import main
-from kvscope.errors import BadInput
+from kvscope.base import plugins
+from kvscope.base.errors import BadInput
+from kvscope.cli.main import main
 from kvscope.plan import layers, manifest
 from kvscope.plan.grid import Plan, expand
 

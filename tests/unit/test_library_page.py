@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvscope import layout
+from kvscope.base import layout
 from kvscope.collect.collector import collect_run
 from kvscope.report.load import load
 from kvscope.report.tables import write_tables

@@ -21,14 +21,15 @@ from typing import Any
 import psutil
 import pytest
 
-from kvscope import cli, doctor, packages
-from kvscope.errors import EXIT_DONE, EXIT_FAILED
+from kvscope.base.errors import EXIT_DONE, EXIT_FAILED
+from kvscope.base.processes import kill
+from kvscope.cli import doctor, packages
+from kvscope.cli import main as cli
 from kvscope.plan import resources
-from kvscope.processes import kill
 from kvscope.report import render
 from kvscope.run import profiler, provenance
 from kvscope.run.disturbance import entries, take_sample
-from kvscope.runschema import HardwareRecord
+from kvscope.tables.runschema import HardwareRecord
 
 CONFIG = Path(__file__).parents[2] / "config"
 PLAN = ["plan", "--config-dir", str(CONFIG)]

@@ -15,9 +15,9 @@ import pandas as pd
 import pytest
 
 from kvscope import tables
-from kvscope.analyse.metrics import all_metrics
-from kvscope.analyse.records import Records, read_records
-from kvscope.stalls import find_stalls
+from kvscope.judge.records import Records, read_records
+from kvscope.metrics.registry import all_metrics
+from kvscope.tables.stalls import find_stalls
 from tests.unit.report_fixture import Fake, write_experiment
 
 KINDS = {

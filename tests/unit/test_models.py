@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
 from kvscope.plan import documents
 from kvscope.plan.grid import expand
 from kvscope.plan.models import Model

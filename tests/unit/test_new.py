@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvscope.cli import main
+from kvscope.cli.main import main
 from kvscope.plan import layers, schema
 from kvscope.plan.grid import expand
 

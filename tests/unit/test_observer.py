@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from kvscope.base.ranges import FORWARD_PASS
 from kvscope.engine.marks import Marks
 from kvscope.engine.observer import Loss, ObservedPass, Recorder, SchedulerObserver
-from kvscope.ranges import FORWARD_PASS
 
 
 def plan(*names: str, preempted: tuple[str, ...] = ()) -> Any:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from kvscope.errors import BadInput
-from kvscope.results import Run
-from kvscope.runfile import read_record, read_run, write_run
-from kvscope.runschema import NO_RECORD, VERSION, RunRecord
+from kvscope.base.errors import BadInput
+from kvscope.tables.results import Run
+from kvscope.tables.runfile import read_record, read_run, write_run
+from kvscope.tables.runschema import NO_RECORD, VERSION, RunRecord
 from tests.run_records import facts_of, record_of
 
 ROOT = Path(__file__).parents[2]

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvscope.analyse.oracles import profiled
-from kvscope.analyse.oracles.registry import judge_tables
-from kvscope.analyse.records import Records, read_records
-from kvscope.runfile import NSYS_EXPORT
-from kvscope.stalls import find_stalls
-from kvscope.verdict import VIOLATED
+from kvscope.judge.oracles import profiled
+from kvscope.judge.oracles.registry import judge_tables
+from kvscope.judge.records import Records, read_records
+from kvscope.tables.runfile import NSYS_EXPORT
+from kvscope.tables.stalls import find_stalls
+from kvscope.tables.verdict import VIOLATED
 
 from .report_fixture import Fake, write_experiment
 

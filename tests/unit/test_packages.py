@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kvscope import doctor, packages
+from kvscope.cli import doctor, packages
 from tests.unit.wheel_fixture import make_wheel
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kvscope.paper import PAPER
+from kvscope.report.paper import PAPER
 from kvscope.report.study import report
 
 from .report_fixture import Fake, write_study

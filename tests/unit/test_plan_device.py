@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kvscope import cli, packages, workflow
-from kvscope.errors import EXIT_DONE
+from kvscope.base.errors import EXIT_DONE
+from kvscope.cli import main as cli
+from kvscope.cli import packages, workflow
 from kvscope.plan import grid, manifest
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
 from kvscope.plan import documents
 
 pytestmark = pytest.mark.thorough

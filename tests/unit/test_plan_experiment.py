@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from kvscope import plugins
+from kvscope.base import plugins
+from kvscope.base.errors import BadInput
 from kvscope.engine.overflow.swap import Swap
-from kvscope.errors import BadInput
 from kvscope.plan import registry
 from kvscope.plan.experiment import Experiment, dump, load, parse
 from kvscope.plan.grid import expand

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from kvscope import cli, workflow
-from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput
+from kvscope.base.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput
+from kvscope.cli import main as cli
+from kvscope.cli import workflow
 from kvscope.plan import grid, manifest
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.gpu_estimate import estimate, memory_bytes, usable_bytes

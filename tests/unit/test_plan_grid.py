@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
 from kvscope.plan import layers
 from kvscope.plan.composition import Composer
 from kvscope.plan.grid import Plan, expand

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvscope import cli
-from kvscope.errors import EXIT_BAD_INPUT, BadInput
+from kvscope.base.errors import EXIT_BAD_INPUT, BadInput
+from kvscope.cli import main as cli
 from kvscope.plan import documents, layers, overrides, study
 from kvscope.plan.experiment import load
 from kvscope.plan.grid import expand

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope import runfile
-from kvscope.errors import BadInput
-from kvscope.files import sha256_of
+from kvscope.base.errors import BadInput
+from kvscope.base.files import sha256_of
+from kvscope.base.quantities import rough_duration
 from kvscope.plan import grid, manifest, show, together
 from kvscope.plan.experiment import load
 from kvscope.plan.grid import expand
 from kvscope.plan.question import Question
-from kvscope.quantities import rough_duration
 from kvscope.report.load import load_study
+from kvscope.tables import runfile
 
 CONFIG = Path(__file__).parents[2] / "config"
 STUDY = "title: T\ngrids: [{name: g, product: {seed: [1, 2], batching: [mixed, chunked]}}]\n"

@@ -9,11 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kvscope import cli, runfile
-from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput
+from kvscope.base.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput
+from kvscope.cli import main as cli
 from kvscope.plan import resources
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
+from kvscope.tables import runfile
 
 CONFIG = Path(__file__).parents[2] / "config"
 OF_CONFIG = ["--config-dir", str(CONFIG)]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kvscope.errors import BadInput
-from kvscope.files import sha256_of
+from kvscope.base.errors import BadInput
+from kvscope.base.files import sha256_of
 from kvscope.plan import sources
 from kvscope.plan.experiment import Experiment, dump, load
 from kvscope.plan.grid import expand

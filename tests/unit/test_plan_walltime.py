@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from kvscope import runfile
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
 from kvscope.plan import batches, walltime
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.grid import expand
 from kvscope.plan.manifest import experiment_path
 from kvscope.plan.walltime import expected_s, once_s, share_s, walltimes_s
 from kvscope.plan.work import Work, expected_work
+from kvscope.tables import runfile
 from kvscope.workload import requests
 
 CONFIG = Path(__file__).parents[2] / "config"

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kvscope import docs, plugins
-from kvscope.cli import main
+from kvscope.base import plugins
+from kvscope.base.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput
+from kvscope.cli import docs
+from kvscope.cli.main import main
 from kvscope.collect import importer
-from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput
 from kvscope.plan import layers, registry
 from kvscope.plan.grid import expand
 from kvscope.plan.layers import SHIPPED_CONFIG
@@ -19,7 +20,7 @@ from kvscope.report.data import StudyData
 from kvscope.report.figures import registry as figures
 from kvscope.report.load import load
 from kvscope.report.study import report
-from kvscope.runfile import RUN_FILE
+from kvscope.tables.runfile import RUN_FILE
 
 from .report_fixture import Fake, write_experiment, write_study
 
@@ -89,8 +90,8 @@ def test_a_command_stands_after_kvscopes_own(capsys: pytest.CaptureFixture[str])
     ("point", "sentence"),
     [
         ("bad = nowhere:bad", "command bad cannot be loaded from odd 1, nowhere:bad (ModuleNot"),
-        ("bad = os:sep", "kvscope.command bad is os:sep, which must be a kvscope.commands."),
-        ("plan = kvscope.commands.plan:plan", "'plan' is a command of kvscope"),
+        ("bad = os:sep", "kvscope.command bad is os:sep, which must be a kvscope.cli.commands."),
+        ("plan = kvscope.cli.commands.plan:plan", "'plan' is a command of kvscope"),
         ("greet = toy_wing:LINES", "'greet' is registered twice as kvscope.command, toy_wing:L"),
     ],
 )

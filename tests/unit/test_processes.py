@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 NAPS = """
 import os, subprocess, sys, time
 from concurrent.futures import ThreadPoolExecutor
-from kvscope import processes
+from kvscope.base import processes
 nap, tree = ["sleep", "613"], ["sh", "-c", "sleep 613 & sleep 614"]
 def forever(_):
     subprocess.run(nap, preexec_fn=processes.end_with_parent())
@@ -87,7 +87,7 @@ def test_a_parent_that_ends_takes_all_with_it(
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path):
     """As SIGHUP is under nohup."""
     program = (
-        "import os, signal; from kvscope.processes import exit_on_signals\n"
+        "import os, signal; from kvscope.base.processes import exit_on_signals\n"
         "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
         "with exit_on_signals(): os.kill(os.getpid(), signal.SIGHUP); print('goes on')"
     )
@@ -99,7 +99,7 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path):
 def test_a_signal_that_is_ignored_ends_no_fork_either(tmp_path: Path):
     """As Ctrl-C of a command that a shell runs in the background."""
     program = (
-        "import os, signal; from kvscope.processes import forks\n"
+        "import os, signal; from kvscope.base.processes import forks\n"
         "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "def work(_): os.kill(os.getpid(), signal.SIGINT); return 'goes on'\n"
         "with forks(1) as pool: print(*pool.map(work, [1]))"
@@ -111,7 +111,7 @@ def test_a_signal_that_is_ignored_ends_no_fork_either(tmp_path: Path):
 # ------------------------------------------------------------------ nothing is started otherwise
 
 STARTING = {"run", "Popen", "call", "check_call", "check_output", "fork", "ProcessPoolExecutor"}
-OWN = {"kvscope/processes.py", "submitit_packs/processes.py"}
+OWN = {"kvscope/base/processes.py", "submitit_packs/processes.py"}
 # A zygote's forks watch their campaign's lock; a pack outlives who submits it, its members' own
 # processes die with it by themselves.
 TIED_OTHERWISE = {
@@ -130,7 +130,7 @@ def sources() -> Iterator[Path]:
 
 
 def started(path: Path) -> Iterator[ast.Call]:
-    """The calls of a module that start a process without `kvscope.processes`."""
+    """The calls of a module that start a process without `kvscope.base.processes`."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Call):
             continue

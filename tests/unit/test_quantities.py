@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.commands.arguments import duration, size
-from kvscope.commands.command import CommandParser
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
+from kvscope.base.quantities import DURATIONS, SIZES, parse_duration, parse_size, size_text
+from kvscope.cli.commands.arguments import duration, size
+from kvscope.cli.commands.command import CommandParser
 from kvscope.plan.grid import expand
-from kvscope.quantities import DURATIONS, SIZES, parse_duration, parse_size, size_text
 
 CONFIG = Path(__file__).parents[2] / "config"
 UNITS = {

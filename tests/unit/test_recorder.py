@@ -18,7 +18,6 @@ import pandas as pd
 import pytest
 
 from kvscope import tables
-from kvscope.actions import action
 from kvscope.engine.clock import HostClock
 from kvscope.engine.recording import (
     PassRecord,
@@ -27,9 +26,10 @@ from kvscope.engine.recording import (
     ScheduledRequest,
     Transfer,
 )
-from kvscope.kv_group import KvGroup
+from kvscope.plan.actions import action
 from kvscope.run.recorder import RepeatContext, RepeatTables, replay
 from kvscope.run.serving import ServingResult, abort_late, requests_table
+from kvscope.tables.kv_group import KvGroup
 from kvscope.workload.requests import Request
 
 from .report_fixture import Fake, clock_of, measured

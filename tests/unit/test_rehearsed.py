@@ -16,12 +16,13 @@ import pandas as pd
 import pytest
 
 from kvscope import tables
-from kvscope.analyse.checklist import checklist
-from kvscope.analyse.experiment import analyse
-from kvscope.analyse.records import Records, read_records
-from kvscope.cli import main
+from kvscope.base.time_sources import MEASURED, MODELED, NOT_MEASURED, REHEARSED, mark_of
+from kvscope.cli.main import main
 from kvscope.collect.importer import PUBLISHED
 from kvscope.collect.timeline.perfetto import write_perfetto
+from kvscope.judge.checklist import checklist
+from kvscope.judge.records import Records, read_records
+from kvscope.metrics.experiment import analyse
 from kvscope.plan.devices.cuda import Cuda
 from kvscope.plan.grid import expand
 from kvscope.plan.layers import SHIPPED_CONFIG
@@ -32,10 +33,9 @@ from kvscope.report.findings import findings, headline
 from kvscope.report.load import load
 from kvscope.report.study import report
 from kvscope.report.tables import experiments_table
-from kvscope.results import Run
-from kvscope.runfile import file_records, read_run, write_run
-from kvscope.time_sources import MEASURED, MODELED, NOT_MEASURED, REHEARSED, mark_of
-from kvscope.verdict import VIOLATED
+from kvscope.tables.results import Run
+from kvscope.tables.runfile import file_records, read_run, write_run
+from kvscope.tables.verdict import VIOLATED
 from tests.run_records import facts_of
 
 from .report_fixture import Fake, write_study

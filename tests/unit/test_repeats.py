@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from kvscope import tables
-from kvscope.analyse.metrics import metrics_by_name
-from kvscope.analyse.records import Records
-from kvscope.analyse.run_view import counted_repeats
-from kvscope.analyse.statistics import estimate
-from kvscope.errors import BadInput
-from kvscope.interval import half_width, half_width_share
+from kvscope.base.errors import BadInput
+from kvscope.base.interval import half_width, half_width_share
+from kvscope.judge.records import Records
+from kvscope.metrics.registry import metrics_by_name
+from kvscope.metrics.statistics import estimate
 from kvscope.plan.experiment import Experiment, dump, load
 from kvscope.plan.fields import MAX_REPEATS
 from kvscope.plan.grid import expand
 from kvscope.plan.repeats import RepeatsUntil, StoppingRule
-from kvscope.run.throughput import throughput_tokens_per_s
-from kvscope.runfile import read_run, write_run
+from kvscope.tables.run_view import counted_repeats
+from kvscope.tables.runfile import read_run, write_run
+from kvscope.tables.throughput import throughput_tokens_per_s
 from tests.run_records import facts_of
 
 CONFIG = Path(__file__).parents[2] / "config"

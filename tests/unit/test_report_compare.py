@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvscope.analyse.statistics import Estimate
-from kvscope.analyse.study_metrics import column_measures
-from kvscope.cli import main
+from kvscope.cli.main import main
+from kvscope.metrics.statistics import Estimate
+from kvscope.metrics.study import column_measures
 from kvscope.report.compare import Difference
 
 from .report_fixture import Fake, write_study

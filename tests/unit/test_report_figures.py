@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import tables
-from kvscope.analyse.measure import measures
+from kvscope.metrics.measure import measures
 from kvscope.plan.figures import Axes
 from kvscope.report.axes import strategy_key
 from kvscope.report.data import FigureRequest

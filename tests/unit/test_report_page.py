@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from kvscope.analyse.experiment import analyse
-from kvscope.analyse.reason import NO_WARM_UP
+from kvscope.judge.reason import NO_WARM_UP
+from kvscope.metrics.experiment import analyse
 from kvscope.plan.devices.dry import Dry
 from kvscope.plan.experiment import dump
 from kvscope.plan.grid import expand
@@ -24,8 +24,8 @@ from kvscope.report.load import load
 from kvscope.report.page import _origin, write_page
 from kvscope.report.render import Printed, scripts
 from kvscope.report.study import report
-from kvscope.runfile import file_record, read_run, write_run
-from kvscope.verdict import HELD, VIOLATED
+from kvscope.tables.runfile import file_record, read_run, write_run
+from kvscope.tables.verdict import HELD, VIOLATED
 from tests.run_records import record_of
 
 from .report_fixture import Fake, write_study

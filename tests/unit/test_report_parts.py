@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.analyse.measure import measures
-from kvscope.analyse.metrics import all_metrics
-from kvscope.analyse.statistics import Estimate
-from kvscope.analyse.study_metrics import STUDY_METRICS, column_measures
-from kvscope.quantities import plural
+from kvscope.base.quantities import plural
+from kvscope.metrics.measure import measures
+from kvscope.metrics.registry import all_metrics
+from kvscope.metrics.statistics import Estimate
+from kvscope.metrics.study import STUDY_METRICS, column_measures
 from kvscope.report.circumstances import circumstances, dates, shared
 from kvscope.report.data import ReportedRun, StudyData, labels
 from kvscope.report.figures import pareto, step_timeline

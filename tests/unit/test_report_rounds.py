@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from kvscope import tables
-from kvscope.analyse.check import check_run
-from kvscope.analyse.records import read_records
-from kvscope.cli import main
+from kvscope.cli.main import main
+from kvscope.judge.records import read_records
+from kvscope.report.check_run import check_run
 from kvscope.report.findings import findings, headline
 from kvscope.report.load import load
 from kvscope.report.study import report

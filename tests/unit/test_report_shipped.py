@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from kvscope import tables
-from kvscope.analyse.estimates import ExperimentMetrics
-from kvscope.analyse.metrics import all_metrics
-from kvscope.analyse.study_metrics import add_study_metrics
+from kvscope.metrics.estimates import ExperimentMetrics
+from kvscope.metrics.registry import all_metrics
+from kvscope.metrics.study import add_study_metrics
 from kvscope.plan import documents, layers
 from kvscope.plan.experiment import dump
 from kvscope.plan.grid import PlannedExperiment, expand

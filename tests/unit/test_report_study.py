@@ -11,17 +11,18 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from kvscope import attempts, runfile, tables
-from kvscope.analyse.check import check_run
-from kvscope.analyse.experiment import analyse
-from kvscope.analyse.study_metrics import STUDY_METRICS, column_measures
-from kvscope.cli import main
-from kvscope.errors import BadInput
+from kvscope import tables
+from kvscope.base.errors import BadInput
+from kvscope.cli.main import main
+from kvscope.metrics.experiment import analyse
+from kvscope.metrics.study import STUDY_METRICS, column_measures
+from kvscope.report.check_run import check_run
 from kvscope.report.figures import registry
 from kvscope.report.figures.registry import figures
 from kvscope.report.load import load
 from kvscope.report.study import report
 from kvscope.report.tables import study_metrics
+from kvscope.tables import attempts, runfile
 
 from .kv_access_fixture import collect_and_analyse
 from .marks import own_figures, streams

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kvscope.analyse.statistics import Estimate
+from kvscope.metrics.statistics import Estimate
 from kvscope.plan.figures import Axes
 from kvscope.report.data import StudyData
 from kvscope.report.figures.winners import TIE, draw

@@ -8,12 +8,14 @@ import pandas as pd
 import pytest
 
 import kvscope
-from kvscope import layout, runfile, tables
-from kvscope.accounts import StaleResult
+from kvscope import tables
+from kvscope.base import layout
+from kvscope.base.errors import BadInput
 from kvscope.collect.collector import collect_run
-from kvscope.errors import BadInput
 from kvscope.report.load import load as load_for_report
 from kvscope.report.tables import write_tables
+from kvscope.tables import runfile
+from kvscope.tables.accounts import StaleResult
 
 from .report_fixture import Fake, write_study
 

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 from scipy.signal import lfilter
 
-from kvscope.rounds import WAITING_SEEN, Rounds, waiting
+from kvscope.base.rounds import WAITING_SEEN, Rounds, waiting
 
 TICK_S = 0.2
 NAMES = "abcdefgh"

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope import attempts, runfile, tables
-from kvscope.attempts import ATTEMPT, MEASURE_AGAIN
-from kvscope.errors import BadInput, CannotWrite
-from kvscope.files import atomic_path, make_directory, write_json, write_text
+from kvscope import tables
+from kvscope.base.errors import BadInput, CannotWrite
+from kvscope.base.files import atomic_path, make_directory, write_json, write_text
 from kvscope.run.attempt import keep_whole_repeats
-from kvscope.runfile import RUN_DONE, RUN_FILE
+from kvscope.tables import attempts, runfile
+from kvscope.tables.attempts import ATTEMPT, MEASURE_AGAIN
+from kvscope.tables.runfile import RUN_DONE, RUN_FILE
 
 ID = "tiny-0123456789"
 NAMES = ("experiment.yaml", "requests.parquet", "steps.parquet", "batch.parquet")

@@ -8,8 +8,8 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 
-from kvscope.errors import BadInput
-from kvscope.files import read_json
+from kvscope.base.errors import BadInput
+from kvscope.base.files import read_json
 from kvscope.plan import documents, layers, new, schema
 from kvscope.plan.complaints import all_keys
 from kvscope.plan.composition import Composer

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope import stalls
+from kvscope.tables import stalls
 
 
 def passes(durations, prefill=0, decode=8, context=500, preempted=0) -> pd.DataFrame:

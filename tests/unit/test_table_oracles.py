@@ -7,13 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvscope.analyse.oracles.registry import judge_tables
-from kvscope.analyse.oracles.run_tables import RunTables
-from kvscope.analyse.oracles.times import given_up_wrong
-from kvscope.analyse.records import Records, read_records
-from kvscope.errors import BadInput
-from kvscope.oracle import NONE
-from kvscope.verdict import HELD, NOT_APPLICABLE, VIOLATED
+from kvscope.base.errors import BadInput
+from kvscope.judge.oracles.registry import judge_tables
+from kvscope.judge.oracles.run_tables import RunTables
+from kvscope.judge.oracles.times import given_up_wrong
+from kvscope.judge.records import Records, read_records
+from kvscope.tables.oracle import NONE
+from kvscope.tables.verdict import HELD, NOT_APPLICABLE, VIOLATED
 from tests.run_records import facts_of
 
 from .report_fixture import Fake, write_experiment

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope import evidence, tables
-from kvscope.errors import BadInput
-from kvscope.files import atomic_path, write_text_if_changed
+from kvscope import tables
+from kvscope.base.errors import BadInput
+from kvscope.base.files import atomic_path, write_text_if_changed
+from kvscope.tables import evidence
 from kvscope.tables.column import KEY, ROLES, TOLD
 
 LAYER_ROWS = st.lists(

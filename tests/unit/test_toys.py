@@ -8,9 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from kvscope import actions, plugins
-from kvscope.errors import BadInput
-from kvscope.plan import registry, schema
+from kvscope.base import plugins
+from kvscope.base.errors import BadInput
+from kvscope.plan import actions, registry, schema
 from kvscope.plan.experiment import Experiment, dump, load
 from kvscope.plan.grid import expand
 from kvscope.plan.resources import resources

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from kvscope.analyse.checklist import checklist, every_oracle
-from kvscope.analyse.records import read_records
+from kvscope.base.errors import BadInput
 from kvscope.collect import traces
 from kvscope.collect.collector import collect_run
-from kvscope.errors import BadInput
+from kvscope.judge.checklist import checklist, every_oracle
+from kvscope.judge.records import read_records
 from kvscope.plan.grid import expand
 from kvscope.plan.layers import SHIPPED_CONFIG
 from kvscope.run.events import recorder_of
-from kvscope.runfile import KERNEL_EVENTS, read_run, write_run
+from kvscope.tables.runfile import KERNEL_EVENTS, read_run, write_run
 
 from .kv_access_fixture import Served, serve, tracing, write_run_of
 from .report_fixture import Fake, write_experiment
@@ -36,7 +36,7 @@ def untraced(tmp_path: Path) -> Path:
 def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing reads KV events."""
     monkeypatch.setattr(traces, "installed_reader", lambda: None)
-    monkeypatch.setattr("kvscope.analyse.checklist.installed_reader", lambda: None)
+    monkeypatch.setattr("kvscope.judge.checklist.installed_reader", lambda: None)
 
 
 @pytest.mark.usefixtures("unread")
@@ -59,7 +59,7 @@ def test_an_untraced_run_is_judged_by_all_other_oracles(untraced: Path) -> None:
 
 
 def test_several_readers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvscope.plugins.names", lambda group: ("one", "other"))
+    monkeypatch.setattr("kvscope.base.plugins.names", lambda group: ("one", "other"))
     with pytest.raises(BadInput, match=r"several packages, one, other; keep one"):
         traces.installed_reader()
 

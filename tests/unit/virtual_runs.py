@@ -22,10 +22,11 @@ import pandas as pd
 import pytest
 import yaml
 
-from kvscope import runfile, tables
-from kvscope.batch import Job, run_modeled
+from kvscope import tables
+from kvscope.cli.batch import Job, run_modeled
 from kvscope.plan.grid import expand
 from kvscope.run.display import Line
+from kvscope.tables import runfile
 
 ROOT = Path(__file__).parents[2]
 PRICED = ROOT / "tests" / "priced"

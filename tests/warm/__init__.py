@@ -11,7 +11,7 @@ A process with other variables than the warm one's (those of a profiler), or wit
 (an installed wheel), is no stand-in: it imports vLLM itself.
 
 A modeled run that `Warm.run` makes is one of a process that makes many, as those of a study are
-(`kvscope.batch`): its engine starts in a second. `modeled.py` is that process.
+(`kvscope.cli.batch`): its engine starts in a second. `modeled.py` is that process.
 
 With KVSCOPE_WARM_COMMANDS in the environment, `kvscope` and `snakemake` are forks, too. Signals
 are not passed on, except SIGKILL.

@@ -7,8 +7,8 @@ import os
 import pickle
 import sys
 
-from kvscope.batch import measure_here
-from kvscope.errors import KvscopeError
+from kvscope.base.errors import KvscopeError
+from kvscope.cli.batch import measure_here
 from kvscope.run import supervisor
 
 

@@ -24,8 +24,8 @@ from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
 import kvscope
+from kvscope.base.processes import end_with_parent
 from kvscope.engine.vllm import preload
-from kvscope.processes import end_with_parent
 
 IMPORTED = (
     *(*preload.ENGINE, preload.CPU_WORKER),

@@ -18,8 +18,8 @@ import pytest
 from rocrate.rocrate import ROCrate
 
 from kvscope.api.report import load, summary
-from kvscope.errors import BadInput
-from kvscope.files import read_json, sha256_of
+from kvscope.base.errors import BadInput
+from kvscope.base.files import read_json, sha256_of
 
 pytestmark = pytest.mark.workflow
 

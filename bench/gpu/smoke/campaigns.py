@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from kvscope.errors import KvscopeError
-from kvscope.layout import experiment_directory
+from kvscope.base.errors import KvscopeError
+from kvscope.base.layout import experiment_directory
 from kvscope.plan.experiment import dump
-from kvscope.runfile import COMPLETE, read_run
+from kvscope.tables.runfile import COMPLETE, read_run
 from smoke.lots import Lot, Run
 from smoke.place import FAILED, NO_TIME, PASSED, WORK, store
 from smoke.programs import python

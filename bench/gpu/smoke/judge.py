@@ -11,13 +11,13 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.analyse.check import inspect_run
-from kvscope.analyse.checklist import summary
-from kvscope.batch import make_tables
-from kvscope.layout import tables_directory
-from kvscope.runfile import TRACING, read_run
-from kvscope.time_sources import MEASURED
-from kvscope.time_sources import REHEARSED as REHEARSED_TIMES
+from kvscope.base.layout import tables_directory
+from kvscope.base.time_sources import MEASURED
+from kvscope.base.time_sources import REHEARSED as REHEARSED_TIMES
+from kvscope.cli.batch import make_tables
+from kvscope.judge.checklist import summary
+from kvscope.report.check_run import inspect_run
+from kvscope.tables.runfile import TRACING, read_run
 from smoke.place import REHEARSED
 
 GIB = 2**30

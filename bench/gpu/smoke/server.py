@@ -17,7 +17,7 @@ import pandas as pd
 import requests
 
 from kvscope.plan.grid import expand
-from kvscope.runfile import read_run
+from kvscope.tables.runfile import read_run
 from smoke.place import REHEARSED, ROOT, WORK, store
 from smoke.programs import end, python
 

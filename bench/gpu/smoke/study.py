@@ -4,8 +4,8 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.time_sources import MEASURED
-from kvscope.time_sources import REHEARSED as REHEARSED_TIMES
+from kvscope.base.time_sources import MEASURED
+from kvscope.base.time_sources import REHEARSED as REHEARSED_TIMES
 from kvscope_rehearsal.command import prepare
 from smoke.place import REHEARSED, ROOT, WORK, store
 from smoke.programs import END_S, python

@@ -22,8 +22,8 @@ from vidur.scheduler.replica_scheduler.vllm_replica_scheduler import (  # type: 
 )
 
 from kvscope.plan.experiment import Experiment, load
-from kvscope.results import Run
-from kvscope.runfile import EXPERIMENT_FILE
+from kvscope.tables.results import Run
+from kvscope.tables.runfile import EXPERIMENT_FILE
 
 COLUMNS = ("step", "requests", "tokens", "preempted", "victims", "kv_blocks_used")
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from kvscope.copies import OUT
 from kvscope.engine.devices.platform import Platform, platform_of
 from kvscope.engine.overflow.host_pool import HostPool
 from kvscope.engine.vllm.connectors import copies
 from kvscope.plan.grid import expand
+from kvscope.tables.copies import OUT
 from kvscope_connectors.connector import NativeConnector, TimedWorker
 from kvscope_kernels.engine.cuda.buffer import HEADER
 from kvscope_kernels.engine.cuda.clock import CudaClock

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from kvscope.files import read_json
+from kvscope.base.files import read_json
 from kvscope_rehearsal.command import vllm_version
 from kvscope_rehearsal.node import Gpus, environment_of, make_node
 from tests.conftest import Require

@@ -12,11 +12,11 @@ tables of a run.
 - `stalls`: `find_stalls`, the passes that a stalled host prolonged
 """
 
-from kvscope import stalls
 from kvscope.collect import importer
 from kvscope.collect.collector import collect_run
 from kvscope.collect.foreign import Collector
 from kvscope.run import recorder
+from kvscope.tables import stalls
 
 __all__ = [
     "Collector",

@@ -7,9 +7,9 @@
 Imported whenever `kvscope` starts, it brings the standard library alone.
 """
 
-from kvscope.commands import arguments
-from kvscope.commands.arguments import argument, flag, path
-from kvscope.commands.command import command
-from kvscope.errors import EXIT_DONE, EXIT_FAILED
+from kvscope.base.errors import EXIT_DONE, EXIT_FAILED
+from kvscope.cli.commands import arguments
+from kvscope.cli.commands.arguments import argument, flag, path
+from kvscope.cli.commands.command import command
 
 __all__ = ["EXIT_DONE", "EXIT_FAILED", "argument", "arguments", "command", "flag", "path"]

@@ -1,5 +1,5 @@
-"""Tables of documents, which `python -m kvscope.docs` generates."""
+"""Tables of documents, which `python -m kvscope.cli.docs` generates."""
 
-from kvscope.docs import markdown
+from kvscope.cli.docs import markdown
 
 __all__ = ["markdown"]

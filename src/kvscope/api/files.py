@@ -12,7 +12,7 @@
   of them
 """
 
-from kvscope import files, layout, limits, reading
-from kvscope.zstd_lines import zstd_lines
+from kvscope.base import files, layout, limits, reading
+from kvscope.base.zstd_lines import zstd_lines
 
 __all__ = ["files", "layout", "limits", "reading", "zstd_lines"]

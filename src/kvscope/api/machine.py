@@ -4,8 +4,9 @@
 `run`, `running_whole` and `ENDING`, the signals that end one.
 """
 
-from kvscope import __version__, plugins, processes
-from kvscope.machine import installed_vllm, processor
-from kvscope.packages import device
+from kvscope import __version__
+from kvscope.base import plugins, processes
+from kvscope.base.machine import installed_vllm, processor
+from kvscope.cli.packages import device
 
 __all__ = ["__version__", "device", "installed_vllm", "plugins", "processes", "processor"]

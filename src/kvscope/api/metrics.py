@@ -3,6 +3,6 @@
 - `metric`: a `Metric`, a number of one repeat of a run, which its own `metric` makes of a function
 """
 
-from kvscope.analyse import metric
+from kvscope.metrics import metric
 
 __all__ = ["metric"]

@@ -6,8 +6,8 @@
 - `layers`: `SHIPPED_CONFIG`, the directory with kvscope's own models
 """
 
-from kvscope import kv_bytes
 from kvscope.plan import costs, layers
 from kvscope.plan.models import KvLayers, Model
+from kvscope.tables import kv_bytes
 
 __all__ = ["KvLayers", "Model", "costs", "kv_bytes", "layers"]

@@ -9,7 +9,7 @@
   hold on a virtual clock
 """
 
-from kvscope import oracle
-from kvscope.analyse.oracles import run_tables, virtual
+from kvscope.judge.oracles import run_tables, virtual
+from kvscope.tables import oracle
 
 __all__ = ["oracle", "run_tables", "virtual"]

@@ -5,7 +5,6 @@
 - `paper`: `PAPER`, the study of KV caching that pages cite
 """
 
-from kvscope import paper
-from kvscope.report import pages, render
+from kvscope.report import pages, paper, render
 
 __all__ = ["pages", "paper", "render"]

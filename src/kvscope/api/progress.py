@@ -1,5 +1,5 @@
 """How far the experiments of a plan have come."""
 
-from kvscope.progress import is_finished
+from kvscope.tables.progress import is_finished
 
 __all__ = ["is_finished"]

@@ -5,7 +5,7 @@
 and `NvtxMarks`, which push NVTX ranges around them, `ranges` the name of the outermost, `REPEAT`.
 """
 
-from kvscope import ranges
+from kvscope.base import ranges
 from kvscope.engine import marks, observer
 
 __all__ = ["marks", "observer", "ranges"]

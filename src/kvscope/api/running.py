@@ -4,7 +4,7 @@
 refuses an environment without a vLLM that can run.
 """
 
-from kvscope import batch
+from kvscope.cli import batch
 from kvscope.run.requirements import require_vllm
 
 __all__ = ["batch", "require_vllm"]

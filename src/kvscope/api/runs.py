@@ -12,13 +12,13 @@
 - `due`: `decode_due_s`, how long `decode_passes` were due to take
 """
 
-from kvscope import due
-from kvscope.analyse import pass_durations, planned
-from kvscope.analyse.records import Records, read_records
-from kvscope.analyse.run_view import RunView, kept
-from kvscope.analyse.validity import reasons_of
 from kvscope.collect import json_values, traces
-from kvscope.run_data import RunData
+from kvscope.judge import planned
+from kvscope.judge.records import Records, read_records
+from kvscope.judge.validity import reasons_of
+from kvscope.tables import due, pass_durations
+from kvscope.tables.run_data import RunData
+from kvscope.tables.run_view import RunView, kept
 
 __all__ = [
     "Records",

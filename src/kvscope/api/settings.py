@@ -12,11 +12,11 @@ headed and put into words, `impossible` the error for values that do not go toge
   `suggestion` of a known word for one that is not
 """
 
-from kvscope import runschema
 from kvscope.plan import complaints, documents, fields
 from kvscope.plan.fields import Label, impossible
 from kvscope.plan.option import Option
 from kvscope.plan.parts import Conditions
+from kvscope.tables import runschema
 
 __all__ = [
     "Conditions",

@@ -19,8 +19,10 @@
 - `rebuilds`: `rebuild_parts`, in which K and V are made of a request's activations
 """
 
-from kvscope import actions, copies, evidence, kv_kinds, kv_plan, passes, rebuilds, runfile, tables
-from kvscope.tables import added
+from kvscope import tables
+from kvscope.plan import actions
+from kvscope.tables import added, copies, evidence, kv_kinds, kv_plan, rebuilds, runfile
+from kvscope.tables import phases as passes
 
 __all__ = [
     "actions",

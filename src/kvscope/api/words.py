@@ -6,6 +6,6 @@
   words, `mark_of` those that were not measured; `rehearsal_refused`, an error
 """
 
-from kvscope import quantities, time_sources
+from kvscope.base import quantities, time_sources
 
 __all__ = ["quantities", "time_sources"]

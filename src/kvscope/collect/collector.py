@@ -6,8 +6,8 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 
-from kvscope import accounts
-from kvscope.accounts import COLLECTED
+from kvscope.base.errors import BadInput
+from kvscope.base.ranges import DOMAIN, FORWARD_PASS
 from kvscope.collect.host_times import require_times
 from kvscope.collect.nsys import emptiness
 from kvscope.collect.nsys.tables import write_empty_tables, write_nsys_tables
@@ -15,16 +15,15 @@ from kvscope.collect.timeline.alignment import Alignment, align
 from kvscope.collect.timeline.intervals import write_timeline
 from kvscope.collect.timeline.perfetto import write_perfetto
 from kvscope.collect.traces import TraceReader, reader_of
-from kvscope.errors import BadInput
-from kvscope.ranges import DOMAIN, FORWARD_PASS
-from kvscope.results import Run
-from kvscope.runfile import (
+from kvscope.tables import NVTX_RANGES, TIMELINE, accounts
+from kvscope.tables.accounts import COLLECTED
+from kvscope.tables.results import Run
+from kvscope.tables.runfile import (
     KERNEL_EVENTS,
     NSYS_EXPORT,
     PERFETTO,
     require_unchanged,
 )
-from kvscope.tables import NVTX_RANGES, TIMELINE
 
 
 def collect_nsys(sqlite: Path, out_dir: Path) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvscope import plugins
-from kvscope.errors import BadInput
+from kvscope.base import plugins
+from kvscope.base.errors import BadInput
 
 GROUP = "kvscope.collector"
 

@@ -6,13 +6,13 @@ The tables have seconds since the start of a repeat; run.json has the start of e
 import numpy as np
 import pandas as pd
 
-from kvscope.arraytypes import Int64s
-from kvscope.errors import BadInput
-from kvscope.limits import LONGEST_RUN_NS
-from kvscope.run_data import RunData
-from kvscope.runfile import RUN_FILE
+from kvscope.base.arraytypes import Int64s
+from kvscope.base.errors import BadInput
+from kvscope.base.limits import LONGEST_RUN_NS
 from kvscope.tables import BATCH, LAYERS, PREEMPTIONS, REQUESTS, STEPS, TRANSFERS
 from kvscope.tables.added import job_table
+from kvscope.tables.run_data import RunData
+from kvscope.tables.runfile import RUN_FILE
 
 _NEVER_NULL = {"repeat", "step", "layer", "request_id", "start_s", "duration_s"}
 

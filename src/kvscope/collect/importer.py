@@ -12,11 +12,12 @@ from typing import Any
 import pandas as pd
 
 import kvscope
-from kvscope import extensions, plugins, tables
-from kvscope.errors import BadInput
-from kvscope.reading import sha256_of
-from kvscope.runfile import COMPLETE, IMPORTED_FROM, RUN_FILE, read_record
+from kvscope import tables
+from kvscope.base import extensions, plugins
+from kvscope.base.errors import BadInput
+from kvscope.base.reading import sha256_of
 from kvscope.tables import Table
+from kvscope.tables.runfile import COMPLETE, IMPORTED_FROM, RUN_FILE, read_record
 
 GROUP = "kvscope.importer"
 PUBLISHED = "published"  # the time_source of imported runs

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from kvscope.arraytypes import Int64s
-from kvscope.reading import short_repr
+from kvscope.base.arraytypes import Int64s
+from kvscope.base.reading import short_repr
 
 Range = tuple[int, int]
 

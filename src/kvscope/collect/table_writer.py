@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.progress import Progress
 
-from kvscope import limits
-from kvscope.files import atomic_path
+from kvscope.base import limits
+from kvscope.base.files import atomic_path
 from kvscope.tables import Table
 
 

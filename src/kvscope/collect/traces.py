@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from kvscope import plugins
+from kvscope.base import plugins
+from kvscope.base.errors import BadInput
 from kvscope.collect.host_times import duration_ns, instants_ns, require_times
 from kvscope.collect.table_writer import write_batches
-from kvscope.errors import BadInput
-from kvscope.oracle import Oracle, Violations, verdict
-from kvscope.run_data import RunData
-from kvscope.runfile import RUN_FILE
-from kvscope.verdict import Verdict
+from kvscope.tables.oracle import Oracle, Violations, verdict
+from kvscope.tables.run_data import RunData
+from kvscope.tables.runfile import RUN_FILE
+from kvscope.tables.verdict import Verdict
 
 __all__ = [
     "GROUP",

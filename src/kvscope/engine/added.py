@@ -6,11 +6,11 @@ from functools import wraps
 from pkgutil import resolve_name
 from typing import Any
 
+from kvscope.base.errors import BadInput
+from kvscope.base.reading import describe_error
 from kvscope.engine.marks import Marks
 from kvscope.engine.observer import Recorder, SchedulerObserver, Take
 from kvscope.engine.recording import Recording
-from kvscope.errors import BadInput
-from kvscope.reading import describe_error
 from kvscope.tables.added import AddedTable, added_tables
 from kvscope.tables.added_values import blamed, words_of
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kvscope.ranges import LAYER
+from kvscope.base.ranges import LAYER
 
 if TYPE_CHECKING:
     from kvscope.engine.current import CurrentRecording

@@ -6,7 +6,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kvscope.ranges import DOMAIN
+from kvscope.base.ranges import DOMAIN
 
 
 class Marks:

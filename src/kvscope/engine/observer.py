@@ -11,8 +11,8 @@ from functools import wraps
 from itertools import chain
 from typing import Any, NamedTuple
 
+from kvscope.base.ranges import FORWARD_PASS
 from kvscope.engine.marks import Marks
-from kvscope.ranges import FORWARD_PASS
 
 Take = Callable[..., None]
 _MOST_IN_FLIGHT = 256  # passes whose output never comes are forgotten beyond it

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kvscope.engine.marks import Marks
 from kvscope.engine.recording import Recording
-from kvscope.kv_group import KvGroup
+from kvscope.tables.kv_group import KvGroup
 
 if TYPE_CHECKING:
     from kvscope.engine.devices.platform import Platform

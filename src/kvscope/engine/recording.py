@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from kvscope.actions import RECOMPUTE, Action
-from kvscope.copies import HOST_CLOCK
+from kvscope.plan.actions import RECOMPUTE, Action
+from kvscope.tables.copies import HOST_CLOCK
 
 NO_COUNTS: Mapping[str, int] = MappingProxyType({})
 

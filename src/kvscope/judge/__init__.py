@@ -1,7 +1,1 @@
-"""The judge of a run's tables: a replay of what is told of it, and what differs from that.
-
-A run says what was decided and when: which requests each pass computed and how many tokens of
-them, who was preempted, what was ordered of the host. All else follows, and is said a second time
-by the tables. `twin` works it out without a look at them, `compare` says where they differ. Which
-columns a run is held against is said by the evidence that it has (`evidence`).
-"""
+"""Whether a run is sound: the twin's replay, the oracles, and the verdict on each run."""

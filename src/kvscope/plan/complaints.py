@@ -6,13 +6,13 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
+from kvscope.base.reading import describe_error
 from kvscope.plan import registry
 from kvscope.plan.fields import FORMS, IMPOSSIBLE, Part
 from kvscope.plan.option import Option
 from kvscope.plan.wording import format_value
 from kvscope.plan.wording import suggestion as suggestion
-from kvscope.reading import describe_error
 
 # Maps a dotted key to the place where its value is written, in words.
 Origin = Callable[[str], str]

@@ -12,8 +12,8 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
-from kvscope.errors import BadInput
-from kvscope.files import check_name
+from kvscope.base.errors import BadInput
+from kvscope.base.files import check_name
 from kvscope.plan import documents, layers, registry
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.wording import but_one_of, format_value

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kvscope import plugins
-from kvscope.errors import BadInput
+from kvscope.base import plugins
+from kvscope.base.errors import BadInput
 from kvscope.plan.parts import Conditions
 
 GROUP = "kvscope.cost"

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import ValidationError
 
-from kvscope.errors import BadInput
-from kvscope.kv_group import KvGroup
-from kvscope.kv_use import most_blocks
+from kvscope.base.errors import BadInput
 from kvscope.plan.models import Model
 from kvscope.plan.wording import format_value
+from kvscope.tables.kv_group import KvGroup
+from kvscope.tables.kv_use import most_blocks
 
 if TYPE_CHECKING:
     from kvscope.plan.workload import Workload

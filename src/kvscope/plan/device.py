@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from kvscope.evidence import ALL
+from kvscope.base.time_sources import BY_CLOCK, MEASURED, REHEARSED
 from kvscope.plan.fields import MAX_THREADS, Label, Whole, impossible
 from kvscope.plan.option import Option
 from kvscope.plan.parts import Conditions
-from kvscope.time_sources import BY_CLOCK, MEASURED, REHEARSED
+from kvscope.tables.evidence import ALL
 
 if TYPE_CHECKING:
     from kvscope.plan.gpu_memory import GpuMemory

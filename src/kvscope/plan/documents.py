@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from kvscope.errors import BadInput
-from kvscope.reading import read_bytes
+from kvscope.base.errors import BadInput
+from kvscope.base.reading import read_bytes
 
 # Far above any real configuration: 10,000 experiments with ten values each stay below them.
 MAX_BYTES = 8 * 2**20

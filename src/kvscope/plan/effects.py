@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kvscope.base.quantities import plural
+from kvscope.base.time_sources import MODELED
 from kvscope.plan.devices.dry import Dry
-from kvscope.quantities import plural
-from kvscope.time_sources import MODELED
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment

@@ -13,9 +13,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, model_validator
 
-from kvscope.errors import BadInput
-from kvscope.kv_group import KvGroup
-from kvscope.layout import EXPERIMENT_FILE, EXPERIMENTS
+from kvscope.base.errors import BadInput
+from kvscope.base.layout import EXPERIMENT_FILE, EXPERIMENTS
 from kvscope.plan import documents, registry, rules, tracers, vocabulary
 from kvscope.plan.complaints import Origin, validation_message
 from kvscope.plan.device import Device
@@ -26,7 +25,8 @@ from kvscope.plan.policy import Batching, Overflow
 from kvscope.plan.registry import OneOf
 from kvscope.plan.repeats import RepeatsField, StoppingRule
 from kvscope.plan.workload import Workload
-from kvscope.runfile import RUN_FILE, read_record
+from kvscope.tables.kv_group import KvGroup
+from kvscope.tables.runfile import RUN_FILE, read_record
 
 ID_DIGITS = 10
 

@@ -17,7 +17,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from kvscope.quantities import QUANTITY, parse_duration, parse_size
+from kvscope.base.quantities import QUANTITY, parse_duration, parse_size
 
 IMPOSSIBLE = "impossible"
 # The forms of a value that is a number or a group of keys. They stand in pydantic's locations and

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticKnownError
 
-from kvscope import plugins
+from kvscope.base import plugins
 from kvscope.plan.fields import Part
 
 GROUP = "kvscope.figure"  # of entry points

@@ -6,7 +6,7 @@ counted: of the CUDA context and cuBLAS a measured number is left free (`OWN_BYT
 allocator cannot use is not known, so that what takes more than `VLLM_SHARE` fits only tightly.
 """
 
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
 from kvscope.plan.gpu_memory import GpuMemory
 from kvscope.plan.parts import ChosenModel, Conditions
 from kvscope.plan.wording import suggestion

@@ -8,8 +8,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from kvscope.errors import BadInput
-from kvscope.layout import AD_HOC
+from kvscope.base.errors import BadInput
+from kvscope.base.layout import AD_HOC
 from kvscope.plan import levels
 from kvscope.plan import overrides as command_line
 from kvscope.plan import study as studies

@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import kvscope
-from kvscope import plugins
-from kvscope.errors import BadInput
+from kvscope.base import plugins
+from kvscope.base.errors import BadInput
 
 SHIPPED = Path(kvscope.__file__).parent / "shipped"
 SHIPPED_CONFIG = (SHIPPED / "config").resolve()

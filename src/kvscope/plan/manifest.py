@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import kvscope
-from kvscope.errors import BadInput
-from kvscope.files import check_name, read_json, sha256_of, write_text, write_text_if_changed
-from kvscope.layout import (
+from kvscope.base.errors import BadInput
+from kvscope.base.files import check_name, read_json, sha256_of, write_text, write_text_if_changed
+from kvscope.base.layout import (
     AD_HOC,
     EXPERIMENT_FILE,
     MANIFEST,
@@ -239,7 +239,7 @@ def _write_experiment(experiment: "Experiment", path: Path) -> None:
 def _is_recorded(experiment_id: str, path: Path) -> bool:
     """Whether a complete run of the experiment records its experiment.yaml as it is."""
     from kvscope.plan.experiment import load
-    from kvscope.runfile import is_complete
+    from kvscope.tables.runfile import is_complete
 
     try:
         return is_complete(path.parent, experiment_id) and load(path).id == experiment_id

@@ -5,9 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticKnownError
 
-from kvscope import kv_kinds, plugins
-from kvscope.kv_group import KvGroup
-from kvscope.kv_kinds import KvKind
+from kvscope.base import plugins
 from kvscope.plan.fields import (
     MAX_NUMBER,
     Count,
@@ -20,6 +18,9 @@ from kvscope.plan.fields import (
     impossible,
 )
 from kvscope.plan.parts import Conditions
+from kvscope.tables import kv_kinds
+from kvscope.tables.kv_group import KvGroup
+from kvscope.tables.kv_kinds import KvKind
 
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "fp8": 1}
 

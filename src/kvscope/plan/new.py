@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from kvscope.errors import BadInput
-from kvscope.files import write_text
-from kvscope.layout import AD_HOC
+from kvscope.base.errors import BadInput
+from kvscope.base.files import write_text
+from kvscope.base.layout import AD_HOC
 from kvscope.plan import layers, schema
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}")

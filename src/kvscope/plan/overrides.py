@@ -9,7 +9,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, QuotedString
 from hydra.errors import HydraException
 
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
 from kvscope.plan import layers
 from kvscope.plan.fields import as_number
 from kvscope.plan.wording import format_value

@@ -5,8 +5,8 @@ from typing import Annotated, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
-from kvscope.kv_group import KvGroup
 from kvscope.plan.fields import Count, Gib, Label, Part, Real, Tokens
+from kvscope.tables.kv_group import KvGroup
 
 EVENT_BYTES, EVENT_BUFFERS = 32, 2  # of a recorded KV event; filled and emptied in turns
 

@@ -7,7 +7,7 @@ from functools import cache, reduce
 from pathlib import Path
 from typing import Any, NoReturn
 
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
 from kvscope.plan.complaints import all_keys, mapping_keys, part_classes
 from kvscope.plan.composition import Composer, Config
 from kvscope.plan.demand import size_cache

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
-from kvscope.kv_group import KvGroup
 from kvscope.plan.fields import Label
 from kvscope.plan.option import Option
 from kvscope.plan.parts import Conditions
+from kvscope.tables.kv_group import KvGroup
 
 
 class Batching(Option):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import cache
 
-from kvscope.actions import Action, action
+from kvscope.plan.actions import Action, action
 from kvscope.plan.costs import PreemptionCosts, cost_model, rebuild_s, swap_s
 from kvscope.plan.parts import Conditions
 from kvscope.plan.policy import Overflow

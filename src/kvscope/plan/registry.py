@@ -15,8 +15,9 @@ from typing import Any
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
-from kvscope import plugins
-from kvscope.errors import BadInput
+from kvscope.base import plugins
+from kvscope.base.errors import BadInput
+from kvscope.base.reading import describe_error
 from kvscope.plan.device import Device
 from kvscope.plan.fields import Label, impossible
 from kvscope.plan.option import Option
@@ -25,7 +26,6 @@ from kvscope.plan.vocabulary import KINDS as KINDS
 from kvscope.plan.vocabulary import entry_point_group
 from kvscope.plan.wording import but_one_of
 from kvscope.plan.workload import Workload
-from kvscope.reading import describe_error
 
 BASES: dict[str, type[Option]] = dict(
     zip(KINDS, (Device, Workload, Batching, Overflow), strict=True)

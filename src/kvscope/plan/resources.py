@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvscope.errors import BadInput
-from kvscope.machine import memory_bytes, system_text
+from kvscope.base.errors import BadInput
+from kvscope.base.machine import memory_bytes, system_text
 from kvscope.plan.fields import GIB
 from kvscope.plan.work import expected_work
 

@@ -4,13 +4,13 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from kvscope.kv_plan import unless_one_block_table
+from kvscope.base.setting_values import VLLM_0_4_2
 from kvscope.plan import registry
 from kvscope.plan.fields import impossible
 from kvscope.plan.models import Model
 from kvscope.plan.parts import CacheSettings, Conditions, TracingSettings
 from kvscope.plan.tracers import INSTRUMENTED, PACKAGE, is_installed
-from kvscope.setting_values import VLLM_0_4_2
+from kvscope.tables.kv_plan import unless_one_block_table
 
 SIZES = CacheSettings.one_of
 

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kvscope import plugins
-from kvscope.files import write_text_if_changed
+from kvscope.base import plugins
+from kvscope.base.files import write_text_if_changed
 from kvscope.plan import layers, registry
 from kvscope.plan.composition import groups
 from kvscope.plan.experiment import Experiment

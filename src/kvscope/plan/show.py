@@ -4,12 +4,12 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from kvscope.base.quantities import plural, rough_duration
 from kvscope.plan import batches, together
 from kvscope.plan.grid import Plan
 from kvscope.plan.needs import GpuNeeds, gib, in_words
 from kvscope.plan.resources import machine_gib, minimum_gib
 from kvscope.plan.wording import format_value
-from kvscope.quantities import plural, rough_duration
 
 # What each experiment's run needs, by id: manifest.resources_of.
 Needs = Mapping[str, Mapping[str, int]]

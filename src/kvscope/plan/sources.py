@@ -11,8 +11,8 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kvscope.errors import BadInput
-from kvscope.reading import sha256_of
+from kvscope.base.errors import BadInput
+from kvscope.base.reading import sha256_of
 
 if TYPE_CHECKING:
     from kvscope.plan.workload import Workload

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
-from kvscope.errors import BadInput
-from kvscope.files import check_name
-from kvscope.layout import AD_HOC
+from kvscope.base.errors import BadInput
+from kvscope.base.files import check_name
+from kvscope.base.layout import AD_HOC
 from kvscope.plan import documents, layers
 from kvscope.plan.complaints import validation_message
 from kvscope.plan.fields import Part, as_number

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
+from kvscope.base.quantities import plural
 from kvscope.plan.resources import PARKED_MIB, ZYGOTE_MIB, machine_gib, required_mib
-from kvscope.quantities import plural
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment

@@ -1,6 +1,6 @@
 """Whether an installed package traces KV events: at most one does (`plan.tracing`)."""
 
-from kvscope import plugins
+from kvscope.base import plugins
 
 GROUP = "kvscope.tracer"
 PACKAGE = "kvscope-kernels"  # that has one

@@ -9,8 +9,8 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from kvscope import plugins
-from kvscope.errors import BadInput
+from kvscope.base import plugins
+from kvscope.base.errors import BadInput
 from kvscope.plan.tracers import GROUP, PACKAGE
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ them: `plan.experiment` adds to SOURCES what finds their labels.
 
 from collections.abc import Callable
 
-from kvscope import plugins
+from kvscope.base import plugins
 from kvscope.plan.fields import Label
 
 KINDS = ("device", "workload", "batching", "overflow")

@@ -18,12 +18,12 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from kvscope import runfile
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
+from kvscope.base.time_sources import REHEARSED
 from kvscope.plan.device import Speed
 from kvscope.plan.repeats import StoppingRule
 from kvscope.plan.work import Work, expected_work
-from kvscope.time_sources import REHEARSED
+from kvscope.tables import runfile
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment
@@ -201,7 +201,7 @@ def _ratio(directory: Path, experiment: "Experiment", host: str | None = None) -
 def _is_rehearsed(directory: Path, experiment: "Experiment") -> bool:
     if not experiment.device.rehearsed:
         return False
-    from kvscope.results import Run
+    from kvscope.tables.results import Run
 
     return Run(directory).time_source == REHEARSED
 

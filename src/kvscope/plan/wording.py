@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
-from kvscope import extensions
+from kvscope.base import extensions
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Annotated, Any, ClassVar, Final, Literal
 
+from kvscope.base.setting_values import ALL_AT_ONCE
 from kvscope.plan.fields import MAX_TOKENS, Label, Rate, Seconds, impossible
 from kvscope.plan.option import Option
 from kvscope.plan.parts import Conditions
-from kvscope.setting_values import ALL_AT_ONCE
 
 BY_PASS: Final = "passes"
 

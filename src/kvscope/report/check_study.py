@@ -9,17 +9,17 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from kvscope.analyse.differences import AGAIN, table_differences, value_differences
-from kvscope.errors import BadInput
-from kvscope.layout import UNFINISHED
+from kvscope.base.errors import BadInput
+from kvscope.base.layout import UNFINISHED
+from kvscope.base.reading import open_file
+from kvscope.base.scratch import scratch_directory
+from kvscope.judge.differences import AGAIN, table_differences, value_differences
 from kvscope.plan import manifest
 from kvscope.plan.grid import expand
-from kvscope.reading import open_file
 from kvscope.report.data import StudyData
 from kvscope.report.load import load_study
 from kvscope.report.pages import pages_of
 from kvscope.report.tables import STUDY_FILES, write_tables
-from kvscope.scratch import scratch_directory
 
 PRINTED = 2e-6
 """Numbers in a CSV file are equal up to this share: they have six digits at least."""

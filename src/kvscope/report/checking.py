@@ -12,12 +12,12 @@ from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvscope import processes
-from kvscope.analyse.check import CheckResult, inspect_run
-from kvscope.errors import KvscopeError
-from kvscope.quantities import plural, rough_duration
+from kvscope.base import processes
+from kvscope.base.errors import KvscopeError
+from kvscope.base.quantities import plural, rough_duration
+from kvscope.base.scratch import scratch_directory
+from kvscope.report.check_run import CheckResult, inspect_run
 from kvscope.report.check_study import study_complaints
-from kvscope.scratch import scratch_directory
 
 # Seconds of a core, fitted to the modeled study of the paper. Of other machines, and of runs of
 # another kind, the estimate is wrong at first: what has been checked corrects it.

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from kvscope.analyse.circumstances import percent
-from kvscope.quantities import plural
+from kvscope.base.quantities import plural
+from kvscope.base.time_sources import NOT_MEASURED
+from kvscope.metrics.circumstances import percent
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.settings import shared_settings
 from kvscope.report.words import number_text, value_text
-from kvscope.runschema import NO_RECORD
-from kvscope.time_sources import NOT_MEASURED
+from kvscope.tables.runschema import NO_RECORD
 
 GIB = 2**30
 NANOSECONDS = 1_000_000_000

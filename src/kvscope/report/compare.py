@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvscope.analyse.estimates import INDEPENDENT, Estimates, Ratio
-from kvscope.analyse.measure import Measure
-from kvscope.analyse.statistics import Estimate
-from kvscope.analyse.study_metrics import column_measures
-from kvscope.errors import BadInput
-from kvscope.layout import MANIFEST
+from kvscope.base.errors import BadInput
+from kvscope.base.layout import MANIFEST
+from kvscope.base.time_sources import rehearsal_refused
+from kvscope.metrics.estimates import INDEPENDENT, Estimates, Ratio
+from kvscope.metrics.measure import Measure
+from kvscope.metrics.statistics import Estimate
+from kvscope.metrics.study import column_measures
 from kvscope.report.comparisons import Comparison
 from kvscope.report.data import ReportedRun, StudyData, of_interest
 from kvscope.report.load import load
@@ -24,7 +25,6 @@ from kvscope.report.words import (
     estimate_text,
     signed_percent,
 )
-from kvscope.time_sources import rehearsal_refused
 
 NOT_VALID, NOT_COMPARED, SAME = "not valid", "not compared", "no difference"
 

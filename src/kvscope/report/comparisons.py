@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean, geometric_mean
 from typing import Any
 
-from kvscope.analyse.estimates import Estimates, Ratio
-from kvscope.analyse.statistics import Estimate, estimate
+from kvscope.base.time_sources import REHEARSED, mark_of
+from kvscope.metrics.estimates import Estimates, Ratio
+from kvscope.metrics.statistics import Estimate, estimate
 from kvscope.plan.named import name_of
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.settings import (
@@ -26,7 +27,6 @@ from kvscope.report.settings import (
     without,
 )
 from kvscope.report.words import NBSP, decimals_for, key_title, percent, setting_words, value_words
-from kvscope.time_sources import REHEARSED, mark_of
 
 # Keys whose values ask for different work: what one costs says nothing of the other.
 DIFFERENT_WORK = ("workload", "model", "seed")

@@ -6,17 +6,17 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.analyse.circumstances import describe_width, waiting_share
-from kvscope.analyse.run_view import counted_repeats
+from kvscope.base.quantities import plural
+from kvscope.base.time_sources import MEASURED
+from kvscope.metrics.circumstances import describe_width, waiting_share
 from kvscope.plan import registry
 from kvscope.plan.together import SITTINGS
-from kvscope.quantities import plural
 from kvscope.report import theme
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import Drawing, Spec, View, number, plot_width
 from kvscope.report.words import NBSP, percent
-from kvscope.runschema import StoppingRecord
-from kvscope.time_sources import MEASURED
+from kvscope.tables.run_view import counted_repeats
+from kvscope.tables.runschema import StoppingRecord
 
 TITLE = "Conditions of the measurement"
 CAPTION = (

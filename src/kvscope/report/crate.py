@@ -20,15 +20,15 @@ from rocrate.model.contextentity import ContextEntity
 from rocrate.model.entity import Entity
 from rocrate.rocrate import ROCrate
 
-from kvscope.errors import BadInput
-from kvscope.files import make_directory, sha256_of, write_json
-from kvscope.layout import CRATE_FILE, STUDIES, experiment_directory
+from kvscope.base.errors import BadInput
+from kvscope.base.files import make_directory, sha256_of, write_json
+from kvscope.base.layout import CRATE_FILE, STUDIES, experiment_directory
+from kvscope.base.time_sources import NOT_MEASURED, REHEARSED, mark_of
 from kvscope.plan import manifest
 from kvscope.plan.layers import SHIPPED
-from kvscope.results import Run
-from kvscope.runfile import RUN_FILE
 from kvscope.tables import METRICS
-from kvscope.time_sources import NOT_MEASURED, REHEARSED, mark_of
+from kvscope.tables.results import Run
+from kvscope.tables.runfile import RUN_FILE
 
 WORKFLOW = ("Snakefile", "workflow/rules/run.smk", "workflow/rules/report.smk")
 PROFILES = (

@@ -12,19 +12,19 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.analyse.estimates import Estimates, ExperimentMetrics
-from kvscope.analyse.measure import Measure
-from kvscope.analyse.statistics import UNKNOWN, Estimate
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
+from kvscope.base.quantities import plural
+from kvscope.base.time_sources import MODELED, NOT_MEASURED, REHEARSED, time_source_of
+from kvscope.metrics.estimates import Estimates, ExperimentMetrics
+from kvscope.metrics.measure import Measure
+from kvscope.metrics.statistics import UNKNOWN, Estimate
 from kvscope.plan.figures import GRID, Axes
 from kvscope.plan.question import Question
-from kvscope.quantities import plural
 from kvscope.report.latencies import Latencies, latencies_of
 from kvscope.report.settings import ChosenOption, flat, in_tokens, names, traits, value_of
-from kvscope.run_data import RunData
-from kvscope.runschema import COMPLETE, NO_RECORD, RunRecord
-from kvscope.time_sources import MODELED, NOT_MEASURED, REHEARSED, time_source_of
-from kvscope.verdict import Verdict
+from kvscope.tables.run_data import RunData
+from kvscope.tables.runschema import COMPLETE, NO_RECORD, RunRecord
+from kvscope.tables.verdict import Verdict
 
 # States of an experiment without results, beside 'failed'.
 NOT_RUN = "not run"

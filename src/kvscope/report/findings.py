@@ -7,11 +7,12 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-from kvscope.analyse.estimates import INDEPENDENT, Ratio
-from kvscope.analyse.measure import Measure, is_of_time, measures
-from kvscope.analyse.statistics import Estimate
+from kvscope.base.quantities import join_words, plural
+from kvscope.base.time_sources import mark_of
+from kvscope.metrics.estimates import INDEPENDENT, Ratio
+from kvscope.metrics.measure import Measure, is_of_time, measures
+from kvscope.metrics.statistics import Estimate
 from kvscope.plan.figures import Axes
-from kvscope.quantities import join_words, plural
 from kvscope.report.comparisons import (
     EVEN_SHARE,
     Comparison,
@@ -41,7 +42,6 @@ from kvscope.report.words import (
     percent,
     signed_percent,
 )
-from kvscope.time_sources import mark_of
 
 Found = tuple[Pair, Comparison]
 DEFAULT, WORK, OVERFLOW = "throughput", "workload", "overflow"

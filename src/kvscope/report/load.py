@@ -9,21 +9,20 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from kvscope import accounts, attempts, results, runfile, tables
-from kvscope.accounts import ANALYSED, COLLECTED
-from kvscope.analyse.checklist import read_verdicts
-from kvscope.analyse.records import Records
-from kvscope.analyse.study_metrics import add_study_metrics
-from kvscope.errors import BadInput
-from kvscope.files import read_json
-from kvscope.layout import experiment_directory
+from kvscope import tables
+from kvscope.base.errors import BadInput
+from kvscope.base.files import read_json
+from kvscope.base.layout import experiment_directory
+from kvscope.base.quantities import plural
+from kvscope.base.reading import open_file
+from kvscope.judge.checklist import read_verdicts
+from kvscope.judge.records import Records
+from kvscope.metrics.study import add_study_metrics
 from kvscope.plan import experiment, manifest, named
 from kvscope.plan.complaints import validation_message
 from kvscope.plan.fields import Part
 from kvscope.plan.figures import Axes
 from kvscope.plan.question import Question
-from kvscope.quantities import plural
-from kvscope.reading import open_file
 from kvscope.report import settings
 from kvscope.report.data import (
     DAMAGED,
@@ -38,7 +37,9 @@ from kvscope.report.data import (
     labels,
 )
 from kvscope.report.validity import invalidate_differing
-from kvscope.runfile import FAILED, RUN_FILE, read_record
+from kvscope.tables import accounts, attempts, results, runfile
+from kvscope.tables.accounts import ANALYSED, COLLECTED
+from kvscope.tables.runfile import FAILED, RUN_FILE, read_record
 
 P = TypeVar("P", bound=Part)
 SECTIONS = (

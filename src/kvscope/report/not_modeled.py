@@ -6,8 +6,8 @@ that takes no time: a policy that offloads by it can only gain, also where nothi
 
 from collections.abc import Iterable
 
+from kvscope.base.time_sources import MODELED
 from kvscope.report.data import ReportedRun
-from kvscope.time_sources import MODELED
 
 STORED = "offload_stored_bytes"  # by jobs of vLLM's offloading
 PRESSURE = ("preemptions", "prefix_cache_evictions")

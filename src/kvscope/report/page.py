@@ -11,9 +11,8 @@ import orjson
 from markupsafe import Markup
 
 import kvscope
-from kvscope.files import write_text
-from kvscope.paper import PAPER
-from kvscope.quantities import plural
+from kvscope.base.files import write_text
+from kvscope.base.quantities import plural
 from kvscope.report import conditions as machine
 from kvscope.report import sections, theme
 from kvscope.report.circumstances import circumstances, dates, faults, shared
@@ -22,11 +21,12 @@ from kvscope.report.figures.figure import Drawing
 from kvscope.report.figures.registry import blamed, figures, missing_figures, unshown_data
 from kvscope.report.findings import by_change, findings, headline, rule
 from kvscope.report.pages import load_template, pages_of
+from kvscope.report.paper import PAPER
 from kvscope.report.reasons import reason_in_words
 from kvscope.report.render import Printed, for_page, pack, print_figure, scripts
 from kvscope.report.tables import experiments_table
 from kvscope.report.validity import checklist, verdict
-from kvscope.runfile import PERFETTO
+from kvscope.tables.runfile import PERFETTO
 
 HERE = Path(__file__).parent
 TEMPLATE = "report.html.j2"

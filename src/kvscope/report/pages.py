@@ -10,8 +10,8 @@ from typing import Any
 
 import jinja2
 
-from kvscope import plugins
-from kvscope.files import remove
+from kvscope.base import plugins
+from kvscope.base.files import remove
 from kvscope.report.data import StudyData
 
 GROUP = "kvscope.page"

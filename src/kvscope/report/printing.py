@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import vl_convert
 
-from kvscope import processes
-from kvscope.errors import KvscopeError
-from kvscope.reading import last_line
+from kvscope.base import processes
+from kvscope.base.errors import KvscopeError
+from kvscope.base.reading import last_line
 
 PNG_SCALE = 2.0  # 192 dots an inch
 FEW = 4  # charts that take no longer than the start of a process

@@ -2,8 +2,8 @@
 
 from functools import cache
 
-from kvscope.analyse.checklist import every_oracle
-from kvscope.analyse.reason import REASONS
+from kvscope.judge.checklist import every_oracle
+from kvscope.judge.reason import REASONS
 
 MEANINGS = {kind.name: kind.meaning.replace("`", "") for kind in REASONS}
 

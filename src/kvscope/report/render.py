@@ -16,8 +16,8 @@ from urllib.parse import quote
 import orjson
 import vl_convert
 
-from kvscope.errors import KvscopeError
-from kvscope.files import atomic_path, write_text
+from kvscope.base.errors import KvscopeError
+from kvscope.base.files import atomic_path, write_text
 from kvscope.report import theme
 from kvscope.report.figures.figure import Drawing, Spec
 from kvscope.report.printing import print_chart, print_charts

@@ -13,10 +13,10 @@ from typing import Any
 import orjson
 from markupsafe import Markup
 
-from kvscope import plugins
-from kvscope.errors import BadInput, KvscopeError
-from kvscope.quantities import plural
-from kvscope.reading import describe_error
+from kvscope.base import plugins
+from kvscope.base.errors import BadInput, KvscopeError
+from kvscope.base.quantities import plural
+from kvscope.base.reading import describe_error
 from kvscope.report.data import StudyData
 from kvscope.report.pages import load_template
 from kvscope.report.render import pack

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from kvscope.files import make_directory, remove, remove_temporaries
-from kvscope.layout import CRATE_FILE, UNFINISHED, study_directory
+from kvscope.base.files import make_directory, remove, remove_temporaries
+from kvscope.base.layout import CRATE_FILE, UNFINISHED, study_directory
 from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import Drawing
 from kvscope.report.figures.registry import drawings

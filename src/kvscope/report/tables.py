@@ -11,12 +11,13 @@ from typing import Any
 import pandas as pd
 
 from kvscope import tables
-from kvscope.analyse.estimates import ADJUSTED as ADJUSTED_HOW
-from kvscope.analyse.estimates import Ratio
-from kvscope.analyse.measure import Measure
-from kvscope.analyse.statistics import Estimate
-from kvscope.analyse.study_metrics import column_measures
-from kvscope.files import write_text
+from kvscope.base.files import write_text
+from kvscope.base.time_sources import REHEARSED
+from kvscope.metrics.estimates import ADJUSTED as ADJUSTED_HOW
+from kvscope.metrics.estimates import Ratio
+from kvscope.metrics.measure import Measure
+from kvscope.metrics.statistics import Estimate
+from kvscope.metrics.study import column_measures
 from kvscope.report.comparisons import pairs
 from kvscope.report.data import ReportedRun, StudyData, of_interest
 from kvscope.report.settings import following_limits, is_number
@@ -27,7 +28,6 @@ from kvscope.report.words import (
     value_words,
 )
 from kvscope.tables.column import derived, fact
-from kvscope.time_sources import REHEARSED
 
 EXPERIMENTS_FILE = "experiments.csv"
 COMPARISONS_FILE = "comparisons.csv"

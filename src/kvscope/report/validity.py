@@ -5,14 +5,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvscope.analyse.checklist import every_oracle
-from kvscope.analyse.outputs import DIFFER, OutputGroup, Outputs, compare_outputs, output_hashes
-from kvscope.oracle import Oracle
-from kvscope.quantities import plural
+from kvscope.base.quantities import plural
+from kvscope.base.time_sources import NOT_MEASURED
+from kvscope.judge.checklist import every_oracle
+from kvscope.judge.outputs import DIFFER, OutputGroup, Outputs, compare_outputs, output_hashes
 from kvscope.report.conditions import conditions, missed_widths
 from kvscope.report.data import DAMAGED, REFUSED, RUNNING, ReportedRun, StudyData
-from kvscope.time_sources import NOT_MEASURED
-from kvscope.verdict import HELD, NOT_APPLICABLE, VIOLATED, Verdict
+from kvscope.tables.oracle import Oracle
+from kvscope.tables.verdict import HELD, NOT_APPLICABLE, VIOLATED, Verdict
 
 
 def proofs(runs: Iterable[ReportedRun]) -> list[OutputGroup]:

@@ -4,9 +4,9 @@ import math
 import re
 from typing import Any
 
-from kvscope.analyse.estimates import Ratio
-from kvscope.analyse.measure import Measure
-from kvscope.analyse.statistics import Estimate
+from kvscope.metrics.estimates import Ratio
+from kvscope.metrics.measure import Measure
+from kvscope.metrics.statistics import Estimate
 from kvscope.plan.fields import Label
 from kvscope.plan.named import name_of
 from kvscope.plan.vocabulary import is_option, label

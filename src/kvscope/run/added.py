@@ -6,10 +6,10 @@ from typing import Any, NoReturn
 import pandas as pd
 import pyarrow as pa
 
+from kvscope.base.errors import KvscopeError
+from kvscope.base.reading import one_line
 from kvscope.engine.added import RowRecorder
 from kvscope.engine.recording import Recording
-from kvscope.errors import KvscopeError
-from kvscope.reading import one_line
 from kvscope.tables.added import KEYS, AddedTable, added_tables
 from kvscope.tables.added_values import blamed, with_derived
 from kvscope.tables.column import DERIVED, Column

@@ -11,11 +11,11 @@ from typing import Any
 import pandas as pd
 
 from kvscope import tables
-from kvscope.errors import BadInput
-from kvscope.files import read_json, remove_temporaries
-from kvscope.runfile import KERNEL_EVENTS, SESSION_FILE
+from kvscope.base.errors import BadInput
+from kvscope.base.files import read_json, remove_temporaries
 from kvscope.tables.added import added_tables
 from kvscope.tables.added_values import words_of
+from kvscope.tables.runfile import KERNEL_EVENTS, SESSION_FILE
 
 
 def read_session(directory: Path) -> dict[str, Any]:

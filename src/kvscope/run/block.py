@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kvscope import rounds
+from kvscope.base import rounds
 from kvscope.plan.repeats import StoppingRule
 from kvscope.run.rounds import Group
 

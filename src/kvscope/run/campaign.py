@@ -17,16 +17,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kvscope import attempts, runfile
+from kvscope.base.errors import BadInput
+from kvscope.base.files import make_directory, read_json, write_json
+from kvscope.base.machine import system_text
+from kvscope.base.processes import exit_on_signals
+from kvscope.base.scratch import scratch_directory
 from kvscope.engine.devices.platform import platform_of
-from kvscope.errors import BadInput
-from kvscope.files import make_directory, read_json, write_json
-from kvscope.machine import system_text
 from kvscope.plan import together
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.fields import MAX_REPEATS
 from kvscope.plan.repeats import StoppingRule
-from kvscope.processes import exit_on_signals
 from kvscope.run import supervisor
 from kvscope.run.attempt import (
     keep_whole_repeats,
@@ -42,7 +42,7 @@ from kvscope.run.placement import gpu_clocks, placement
 from kvscope.run.profiled import profile
 from kvscope.run.rounds import PROFILED, Group, Member, hold_locks
 from kvscope.run.supervisor import Profiling, choose_profiler
-from kvscope.scratch import scratch_directory
+from kvscope.tables import attempts, runfile
 
 CAMPAIGN = "campaign.json"  # of an attempt
 ID_DIGITS = 12

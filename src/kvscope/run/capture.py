@@ -16,12 +16,12 @@ from pathlib import Path
 
 import psutil
 
-from kvscope import processes
-from kvscope.errors import KvscopeError
-from kvscope.files import TEMPORARY
-from kvscope.reading import last_line
+from kvscope.base import processes
+from kvscope.base.errors import KvscopeError
+from kvscope.base.files import TEMPORARY
+from kvscope.base.reading import last_line
 from kvscope.run.profiler import NO_PERF_EVENTS, Nsys
-from kvscope.runfile import NSYS_EXPORT, NSYS_REPORT
+from kvscope.tables.runfile import NSYS_EXPORT, NSYS_REPORT
 
 EXPORT_LIMIT_S = 900.0
 CAPTURE_LIMIT_S = 120.0

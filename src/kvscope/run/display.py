@@ -17,7 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from kvscope.files import make_directory
+from kvscope.base.files import make_directory
 
 SECONDS_BETWEEN_LINES = 15.0
 CLEAR = "\r\033[K"

@@ -21,9 +21,9 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from kvscope.disturbed import DisturbanceVerdict, Load, judge_repeats
-from kvscope.machine import system_names, system_text
+from kvscope.base.machine import system_names, system_text
 from kvscope.run.placement import shared_pack
+from kvscope.tables.disturbed import DisturbanceVerdict, Load, judge_repeats
 
 PROC = Path("/proc")
 MEASURED_PROCESS = "kvscope.run.session"

@@ -12,11 +12,11 @@ from typing import Any, Self
 
 import psutil
 
-from kvscope.errors import KvscopeError
-from kvscope.processes import end_with_parent, kill
-from kvscope.reading import last_line
+from kvscope.base.errors import KvscopeError
+from kvscope.base.processes import end_with_parent, kill
+from kvscope.base.reading import last_line
 from kvscope.run.link import Link, Lost, Silent
-from kvscope.runfile import LOG_FILE
+from kvscope.tables.runfile import LOG_FILE
 
 # A zygote that dies again and again is not started for ever.
 MOST_ZYGOTES = 3

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from kvscope.attempts import SUPERVISOR_LOCK as SUPERVISOR_LOCK
-from kvscope.errors import CannotWrite
+from kvscope.base.errors import CannotWrite
+from kvscope.tables.attempts import SUPERVISOR_LOCK as SUPERVISOR_LOCK
 
 SESSION_LOCK = ".session.lock"
 

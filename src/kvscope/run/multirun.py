@@ -15,12 +15,12 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 
-from kvscope import runfile
-from kvscope.errors import BadInput, KvscopeError
-from kvscope.files import make_directory, write_text
-from kvscope.layout import RESULTS, experiment_directory
+from kvscope.base.errors import BadInput, KvscopeError
+from kvscope.base.files import make_directory, write_text
+from kvscope.base.layout import RESULTS, experiment_directory
 from kvscope.plan.experiment import Experiment, dump, load
 from kvscope.run import supervisor
+from kvscope.tables import runfile
 
 MULTIRUN = "multirun"  # below results/: what each sweep was given, and its logs
 

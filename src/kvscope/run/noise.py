@@ -12,20 +12,20 @@ from pathlib import Path
 
 import numpy as np
 
-from kvscope import rounds
+from kvscope.base import rounds
+from kvscope.base.errors import KvscopeError
+from kvscope.base.files import make_directory, write_text
+from kvscope.base.machine import load_1min
+from kvscope.base.quantities import rough_duration
+from kvscope.base.scratch import scratch_directory
 from kvscope.engine.devices.platform import platform_of
-from kvscope.errors import KvscopeError
-from kvscope.files import make_directory, write_text
-from kvscope.machine import load_1min
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.grid import expand
-from kvscope.quantities import rough_duration
 from kvscope.run.engines import Zygote
 from kvscope.run.environment import measured_environment
 from kvscope.run.requirements import require_vllm
 from kvscope.run.rounds import Group, Member, hold_locks
-from kvscope.runfile import EXPERIMENT_FILE
-from kvscope.scratch import scratch_directory
+from kvscope.tables.runfile import EXPERIMENT_FILE
 
 # A cache that overflows, in a repeat of about a second: short enough for many rounds in a minute.
 OVERRIDES = ("workload=fixed", "workload.num_requests=12", "cache.blocks=48", "profiler=none")

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from kvscope.base.ranges import RUN
 from kvscope.engine.marks import Marks, NvtxMarks
-from kvscope.ranges import RUN
 from kvscope.run.link import Link, Lost
 from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, end_with_holder, hold_lock
 from kvscope.run.progress import Progress

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kvscope import processes
+from kvscope.base import processes
 
 SECONDS_FOR_NVIDIA_SMI = 30
 QUERY = ("uuid", "clocks.sm", "clocks.mem", "temperature.gpu")

@@ -9,17 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 
+from kvscope.base.errors import KvscopeError
+from kvscope.base.processes import no_child_left
 from kvscope.engine.devices.platform import platform_of
-from kvscope.errors import KvscopeError
 from kvscope.plan.experiment import Experiment
-from kvscope.processes import no_child_left
 from kvscope.run.attempt import read_session, repeats_of
 from kvscope.run.block import Show
 from kvscope.run.capture import CaptureSession, export
 from kvscope.run.engines import Zygote
 from kvscope.run.profiler import Nsys
 from kvscope.run.rounds import PROFILED, Group, Member
-from kvscope.runfile import NSYS_EXPORT, NSYS_REPORT
+from kvscope.tables.runfile import NSYS_EXPORT, NSYS_REPORT
 
 TRACE = "trace"
 # One engine starts and warms up while another one's repeat is captured.

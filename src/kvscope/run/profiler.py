@@ -11,10 +11,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvscope.errors import BadInput
-from kvscope.processes import end_with_parent, kill, version_of
-from kvscope.ranges import DOMAIN
-from kvscope.reading import last_line
+from kvscope.base.errors import BadInput
+from kvscope.base.processes import end_with_parent, kill, version_of
+from kvscope.base.ranges import DOMAIN
+from kvscope.base.reading import last_line
 
 NAMED_BY = "KVSCOPE_NSYS"
 PRIVATE = Path(".nsys/bin/nsys")  # where `make nsys` puts it, relative to the checkout

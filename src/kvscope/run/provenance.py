@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import kvscope
-from kvscope import plugins, processes
-from kvscope.machine import installed_vllm, load_1min, memory_bytes, processor
+from kvscope.base import plugins, processes
+from kvscope.base.machine import installed_vllm, load_1min, memory_bytes, processor
 from kvscope.plan import registry
 from kvscope.plan.experiment import Experiment
 from kvscope.tables.added import GROUP, added_tables

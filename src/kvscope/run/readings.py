@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kvscope.base.machine import system_names, system_text
 from kvscope.engine.clock import Clock
-from kvscope.machine import system_names, system_text
 
 NANOSECONDS = 1e-9
 TRIES = 20

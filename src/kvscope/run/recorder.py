@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from kvscope import tables
-from kvscope.copies import IN, OUT
 from kvscope.engine.recording import (
     BlockEviction,
     BlockHit,
@@ -21,12 +20,13 @@ from kvscope.engine.recording import (
     ScheduledRequest,
     Transfer,
 )
-from kvscope.kv_group import KvGroup
-from kvscope.kv_plan import has_one_block_table, held_blocks
-from kvscope.passes import DECODE, PREFILL, phase_of_tokens
-from kvscope.run_data import with_jobs
-from kvscope.sharing import BlockContent, Holders
+from kvscope.run.sharing import BlockContent, Holders
+from kvscope.tables.copies import IN, OUT
 from kvscope.tables.jobs import JOBS
+from kvscope.tables.kv_group import KvGroup
+from kvscope.tables.kv_plan import has_one_block_table, held_blocks
+from kvscope.tables.phases import DECODE, PREFILL, phase_of_tokens
+from kvscope.tables.run_data import with_jobs
 
 NANOSECONDS = 1e-9
 RECORDED = (

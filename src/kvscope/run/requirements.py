@@ -3,9 +3,9 @@
 import sys
 from importlib.util import find_spec
 
+from kvscope.base.errors import BadInput
+from kvscope.base.machine import installed_vllm
 from kvscope.engine.vllm.versions import unless_engine, unless_scheduling
-from kvscope.errors import BadInput
-from kvscope.machine import installed_vllm
 from kvscope.plan.layers import SHIPPED
 
 

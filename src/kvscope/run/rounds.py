@@ -17,13 +17,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kvscope import rounds
+from kvscope.base import rounds
 from kvscope.plan.experiment import Experiment
 from kvscope.run.attempt import read_session, repeats_of
 from kvscope.run.engines import ParkedEngine, Zygote
 from kvscope.run.link import Lost
 from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, hold_lock
-from kvscope.runfile import LOG_FILE
+from kvscope.tables.runfile import LOG_FILE
 
 # An engine that ends without a word is forked again, but not for ever.
 MOST_LOSSES = 3

@@ -19,18 +19,17 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope import homes, stalls, tables
-from kvscope.copies import copies_of
+from kvscope import tables
+from kvscope.base import homes
+from kvscope.base.errors import BadInput, CannotWrite, KvscopeError
+from kvscope.base.files import write_json
+from kvscope.base.interval import half_width_share
+from kvscope.base.ranges import REPEAT, RUN, WARM_UP
 from kvscope.engine.devices.platform import Platform, platform_of
 from kvscope.engine.marks import Marks, NvtxMarks
 from kvscope.engine.port import Engine
 from kvscope.engine.recording import Recording
-from kvscope.errors import BadInput, CannotWrite, KvscopeError
-from kvscope.files import write_json
-from kvscope.interval import half_width_share
-from kvscope.kv_group import KvGroup
 from kvscope.plan.experiment import Experiment, load
-from kvscope.ranges import REPEAT, RUN, WARM_UP
 from kvscope.run import disturbance
 from kvscope.run.added import added_rows
 from kvscope.run.attempt import keep_whole_repeats, read_repeats, read_session, repeats_of
@@ -46,9 +45,12 @@ from kvscope.run.recorder import (
     replay,
 )
 from kvscope.run.serving import ServingResult, requests_table, serve
-from kvscope.run.throughput import throughput_tokens_per_s
-from kvscope.runfile import EXPERIMENT_FILE, KERNEL_EVENTS, SESSION_FILE
+from kvscope.tables import stalls
 from kvscope.tables.added import added_tables, job_table
+from kvscope.tables.copies import copies_of
+from kvscope.tables.kv_group import KvGroup
+from kvscope.tables.runfile import EXPERIMENT_FILE, KERNEL_EVENTS, SESSION_FILE
+from kvscope.tables.throughput import throughput_tokens_per_s
 from kvscope.workload.requests import Request, build, to_frame
 
 STARTING = "starting the engine"

@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvscope import attempts, runfile
-from kvscope.attempts import ATTEMPT
+from kvscope.base.errors import BadInput
+from kvscope.base.files import follow_umask, make_directory, write_text
+from kvscope.base.processes import end_with_parent, exit_on_signals, kill
+from kvscope.base.scratch import scratch_directory
 from kvscope.engine.devices.platform import platform_of
-from kvscope.errors import BadInput
-from kvscope.files import follow_umask, make_directory, write_text
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.resources import check_memory
-from kvscope.processes import end_with_parent, exit_on_signals, kill
 from kvscope.run.attempt import keep_whole_repeats, read_session
 from kvscope.run.capture import export, profile_command
 from kvscope.run.display import Display
@@ -36,9 +35,10 @@ from kvscope.run.profiler import Nsys, find_nsys
 from kvscope.run.progress import PROGRESS_FILE, read_progress
 from kvscope.run.provenance import hardware, option_origins, table_origins, versions
 from kvscope.run.requirements import require_vllm
-from kvscope.runfile import EXPERIMENT_FILE, LOG_FILE
-from kvscope.scratch import scratch_directory
+from kvscope.tables import attempts, runfile
 from kvscope.tables.added import added_tables
+from kvscope.tables.attempts import ATTEMPT
+from kvscope.tables.runfile import EXPERIMENT_FILE, LOG_FILE
 from kvscope.workload import requests
 
 SECONDS_BETWEEN_LOOKS = 0.2

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from kvscope import plugins
-from kvscope.errors import BadInput
-from kvscope.reading import one_line
-from kvscope.runfile import TABLES_OF_OTHERS
+from kvscope.base import plugins
+from kvscope.base.errors import BadInput
+from kvscope.base.reading import one_line
 from kvscope.tables import TABLES
 from kvscope.tables.column import I32, WITNESSED, Table
 from kvscope.tables.jobs import COLUMNS
+from kvscope.tables.runfile import TABLES_OF_OTHERS
 
 if TYPE_CHECKING:  # the workflow, which reads no table, does without
     import pandas as pd
@@ -56,7 +56,7 @@ class JobTable(AddedTable):
     """A table with the columns of `kvscope.tables.jobs`, of which at most one is installed.
 
     The engine's recording has its rows: each `Transfer` with a `job`. Its witnessed columns follow
-    from the replay of the run (`kvscope.judge.jobs`).
+    from the replay of the run (`kvscope.judge.twin.jobs`).
     """
 
     recorder: str = ""

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope import plugins
-from kvscope.errors import KvscopeError
-from kvscope.reading import describe_error
+from kvscope.base import plugins
+from kvscope.base.errors import KvscopeError
+from kvscope.base.reading import describe_error
 from kvscope.tables.added import GROUP, KEYS, AddedTable
 from kvscope.tables.column import DERIVED, KEY, WITNESSED
 from kvscope.tables.files import to_arrow

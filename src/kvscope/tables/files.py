@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kvscope import limits
-from kvscope.errors import BadInput
-from kvscope.files import atomic_path
-from kvscope.reading import open_file, refusing
+from kvscope.base import limits
+from kvscope.base.errors import BadInput
+from kvscope.base.files import atomic_path
+from kvscope.base.reading import open_file, refusing
 from kvscope.tables.column import RUNS, SCHEMA_VERSION, Column, Table
 
 if TYPE_CHECKING:  # the workflow, which reads no table, does without
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # the workflow, which reads no table, does without
 
 EARLIER = ("2", "3", "4")
 READABLE = (*EARLIER, str(SCHEMA_VERSION))
-"""Versions of files that can be read; `kvscope.earlier` has what stood elsewhere in them."""
+"""Versions of files that can be read; `kvscope.tables.earlier` has what stood elsewhere in them."""
 
 _ADDED = {
     "workload": (

@@ -17,9 +17,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
+from kvscope.base.reading import short_repr
 from kvscope.plan.fields import Label, Pause, Requests, as_written
-from kvscope.reading import short_repr
 from kvscope.workload.blocks import BlockTrace, Row, block_ids, seconds, whole_number
 from kvscope.workload.script import Text, Texts, Turn, cut, length
 

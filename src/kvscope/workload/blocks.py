@@ -8,10 +8,10 @@ from typing import Annotated, Any, ClassVar
 import orjson
 from pydantic import Field
 
-from kvscope import limits
-from kvscope.errors import BadInput
+from kvscope.base import limits
+from kvscope.base.errors import BadInput
+from kvscope.base.reading import short_repr, text_lines
 from kvscope.plan.fields import MAX_LENGTH, Label, Real, Sha256, Tokens
-from kvscope.reading import short_repr, text_lines
 from kvscope.workload.script import Scripted
 
 LARGEST_ID = 2**53

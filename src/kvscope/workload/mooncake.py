@@ -12,7 +12,7 @@ in seconds in `time_unit` (`kvscope.workload.time_unit` refuses what may be eith
 from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
 from kvscope.plan.fields import Label, Requests, Tokens, impossible
 from kvscope.plan.parts import Conditions
 from kvscope.workload.blocks import BlockTrace, Row, block_ids, seconds, whole_number

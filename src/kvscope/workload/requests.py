@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.sources import verify
 from kvscope.plan.workload import Lengths, Workload

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
 from kvscope.plan import fields, sources
 from kvscope.plan.fields import MAX_REQUESTS, MAX_TOKENS, Label, impossible
 from kvscope.plan.parts import Conditions

@@ -16,13 +16,13 @@ from typing import Annotated, Any, ClassVar
 import orjson
 from pydantic import Field
 
-from kvscope import limits
-from kvscope.errors import BadInput
+from kvscope.base import limits
+from kvscope.base.errors import BadInput
+from kvscope.base.reading import one_line, read_bytes, refusing
 from kvscope.plan import sources
 from kvscope.plan.fields import Label, Requests, Sha256, Tokens, impossible
 from kvscope.plan.parts import Conditions
 from kvscope.plan.workload import Lengths, Workload
-from kvscope.reading import one_line, read_bytes, refusing
 
 MIN_PROMPT_TOKENS = 4
 # A rule of thumb for English text; used where no tokenizer is given.

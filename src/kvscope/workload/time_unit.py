@@ -20,9 +20,9 @@ from itertools import islice, pairwise
 from statistics import median
 from typing import Annotated, Any, Literal
 
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
+from kvscope.base.reading import short_repr
 from kvscope.plan.fields import Label, impossible
-from kvscope.reading import short_repr
 
 Unit = Literal["ms", "s"]
 TimeUnit = Annotated[Unit | None, Label("unit of the trace's times", "times in {}")]

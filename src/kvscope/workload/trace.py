@@ -16,13 +16,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from kvscope import limits
-from kvscope.errors import BadInput
+from kvscope.base import limits
+from kvscope.base.errors import BadInput
+from kvscope.base.reading import short_repr, text_lines
 from kvscope.plan import sources
 from kvscope.plan.fields import MAX_LENGTH, MAX_REQUESTS, MAX_TOKENS, Label, Requests, Sha256
 from kvscope.plan.parts import Conditions
 from kvscope.plan.workload import Lengths, Workload
-from kvscope.reading import short_repr, text_lines
 from kvscope.workload.time_unit import (
     TimeUnit,
     Unit,

@@ -29,7 +29,7 @@ def hook(event, arguments):
     if event in ("open", "os.listdir", "os.scandir") and str(arguments[0]).startswith(sys.argv[1]):
         opened[str(arguments[0])] += 1
 sys.addaudithook(hook)
-from kvscope.cli import main
+from kvscope.cli.main import main
 code = main(["status", "many", "--results", sys.argv[1]])
 heavy = {"torch", "vllm", "pandas", "pyarrow", "hydra", "snakemake", "parsl"} & set(sys.modules)
 print(json.dumps({"code": code, "opened": opened, "heavy": sorted(heavy)}), file=sys.stderr)

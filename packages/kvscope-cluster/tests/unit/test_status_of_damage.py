@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from kvscope.accounts import ANALYSED, COLLECTED
-from kvscope.cli import main
+from kvscope.cli.main import main
+from kvscope.tables.accounts import ANALYSED, COLLECTED
 from tests.unit.kv_access_fixture import write_traced_run, write_untraced_run
 from tests.unit.test_accounts import DAMAGE, is_noticed
 

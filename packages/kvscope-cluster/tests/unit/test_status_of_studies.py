@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from kvscope.attempts import request_again
-from kvscope.cli import main
-from kvscope.files import write_json
+from kvscope.base.files import write_json
+from kvscope.cli.main import main
 from kvscope.run.locks import SUPERVISOR_LOCK, hold_lock
+from kvscope.tables.attempts import request_again
 from tests.unit.report_fixture import write_study
 from tests.unit.test_report_study import BROKEN, ROOMY, SCARCE, WAITING
 

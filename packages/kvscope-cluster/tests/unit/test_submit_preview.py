@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from fake_pbs.cluster import FakePBS
-from kvscope.cli import main
+from kvscope.cli.main import main
 from kvscope_cluster import submission
 from submitit_packs.controller import Controller
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from kvscope import cli, workflow
-from kvscope.errors import EXIT_BAD_INPUT, BadInput
+from kvscope.base.errors import EXIT_BAD_INPUT, BadInput
+from kvscope.cli import main as cli
+from kvscope.cli import workflow
 from tests.unit.test_plan_gpu import CONFIG, OF_CONFIG, TOO_LARGE
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 KILLED = """
 import os, signal
 from kvscope_cluster import submission
-from kvscope.cli import main
+from kvscope.cli.main import main
 def submit(manifest, results, cluster, say):
     say("pack-1: slurm job 7")
     os.kill(os.getpid(), signal.SIGKILL)

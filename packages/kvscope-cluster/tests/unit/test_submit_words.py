@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.cli import main
+from kvscope.cli.main import main
 from tests.unit.test_command_line import any_order_is_the_same, parsed
 
 MIXED = {

@@ -2,7 +2,8 @@
 
     python scheduled_by.py DIRECTORY MODEL…
 
-Standard input has the jobs of `kvscope.batch`. DIRECTORY gets the plan of each model, MODEL.json.
+Standard input has the jobs of `kvscope.cli.batch`. DIRECTORY gets the plan of each model,
+MODEL.json.
 """
 
 import sys
@@ -10,8 +11,8 @@ from collections.abc import Iterable
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from kvscope.batch import Job, run_each
-from kvscope.cli import main as kvscope
+from kvscope.cli.batch import Job, run_each
+from kvscope.cli.main import main as kvscope
 
 
 def make(directory: Path, models: Iterable[str], jobs: Iterable[str]) -> int:

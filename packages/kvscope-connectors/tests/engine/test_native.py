@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kvscope.analyse.check import check_run
+from kvscope.report.check_run import check_run
 from tests.engine.conftest import AMPLE, Runner
 from tests.warm import Warm
 

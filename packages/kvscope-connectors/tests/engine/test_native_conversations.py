@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from kvscope.analyse.records import read_records
-from kvscope.verdict import HELD, VIOLATED
+from kvscope.judge.records import read_records
+from kvscope.tables.verdict import HELD, VIOLATED
 from tests.engine.conftest import directory_of
 from tests.engine.forged_runs import found, noticed
 from tests.warm import Warm

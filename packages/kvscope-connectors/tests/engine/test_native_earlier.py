@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 from test_native_oracles import CASES, WORDS
 
-from kvscope import runfile
-from kvscope.analyse.experiment import analyse
-from kvscope.analyse.oracles.registry import judge_tables
-from kvscope.analyse.records import Records, read_records
-from kvscope.earlier import ALL_COPIES
-from kvscope.errors import BadInput
-from kvscope.verdict import VIOLATED
+from kvscope.base.errors import BadInput
+from kvscope.judge.oracles.registry import judge_tables
+from kvscope.judge.records import Records, read_records
+from kvscope.metrics.experiment import analyse
+from kvscope.tables import runfile
+from kvscope.tables.earlier import ALL_COPIES
+from kvscope.tables.verdict import VIOLATED
 from kvscope_connectors.table import JOBS
 from tests.engine.conftest import directory_of
 from tests.warm import Warm

@@ -7,9 +7,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kvscope.analyse.records import Records, read_records
-from kvscope.copies import IN, OUT
-from kvscope.verdict import HELD, VIOLATED
+from kvscope.judge.records import Records, read_records
+from kvscope.tables.copies import IN, OUT
+from kvscope.tables.verdict import HELD, VIOLATED
 from tests.engine.conftest import directory_of
 from tests.engine.forged_runs import Forgery, found, noticed, scaled, with_frame
 from tests.warm import Warm

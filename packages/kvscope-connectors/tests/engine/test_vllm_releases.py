@@ -13,12 +13,12 @@ from test_native_conversations import words_of
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
-from kvscope.analyse.experiment import analyse
-from kvscope.batch import Job
+from kvscope.cli.batch import Job
 from kvscope.engine.vllm.versions import ENGINES, SCHEDULING
+from kvscope.metrics.experiment import analyse
 from kvscope.plan.grid import expand
 from kvscope.run.environment import measured_environment
-from kvscope.runfile import read_run
+from kvscope.tables.runfile import read_run
 from tests.conftest import Require
 from tests.engine.other_vllm import ROOT, pinned, python_of
 from tests.engine.test_dry import DRY, words

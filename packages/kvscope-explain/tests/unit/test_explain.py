@@ -7,10 +7,10 @@ from typing import Any, get_args
 
 import pytest
 
-from kvscope import cli
-from kvscope.analyse.records import Records, read_records
+from kvscope.base.quantities import plural, short_duration
+from kvscope.cli import main as cli
+from kvscope.judge.records import Records, read_records
 from kvscope.plan.policy import Whom
-from kvscope.quantities import plural, short_duration
 from kvscope_explain.explained import (
     CHOSEN,
     megabytes,

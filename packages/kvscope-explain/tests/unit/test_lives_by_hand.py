@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kvscope.analyse.records import Records
+from kvscope.judge.records import Records
 from kvscope_explain.explained import names, run_lines, sentence
 from kvscope_explain.life import (
     DECODED,

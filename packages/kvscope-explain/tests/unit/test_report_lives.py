@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kvscope.analyse.records import read_records
-from kvscope.quantities import short_duration
+from kvscope.base.quantities import short_duration
+from kvscope.judge.records import read_records
 from kvscope.report.load import load
 from kvscope_explain import lives as of_page
 from kvscope_explain.explained import request_facts, run_facts

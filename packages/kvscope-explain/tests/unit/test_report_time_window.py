@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvscope.analyse.records import Records, read_records
+from kvscope.judge.records import Records, read_records
 from kvscope.report.load import load
 from kvscope_explain import time_window
 from kvscope_explain.time_window import MEANS, REQUEST_FIELDS, SUMS, windows_of

@@ -11,18 +11,18 @@ import orjson
 import pytest
 
 from kvscope import tables
-from kvscope.accounts import COLLECTED
-from kvscope.analyse.check import check_run
-from kvscope.analyse.experiment import analyse
+from kvscope.base.files import read_json, write_json
+from kvscope.base.limits import LONGEST_FLUSH_BYTES
+from kvscope.base.zstd_lines import zstd_lines
 from kvscope.collect.collector import collect_run
 from kvscope.collect.traces import verdicts
-from kvscope.files import read_json, write_json
-from kvscope.limits import LONGEST_FLUSH_BYTES
-from kvscope.results import Run
-from kvscope.runfile import KERNEL_EVENTS, file_record
+from kvscope.metrics.experiment import analyse
+from kvscope.report.check_run import check_run
 from kvscope.tables import KV_EVENTS
-from kvscope.verdict import HELD, NOT_APPLICABLE
-from kvscope.zstd_lines import zstd_lines
+from kvscope.tables.accounts import COLLECTED
+from kvscope.tables.results import Run
+from kvscope.tables.runfile import KERNEL_EVENTS, file_record
+from kvscope.tables.verdict import HELD, NOT_APPLICABLE
 from kvscope_kernels.collect.flushes import Flush, parse_flush
 from kvscope_kernels.kv_events import K_READ, K_WRITE, V_READ, V_WRITE
 from kvscope_kernels.oracles.judge import Judge, judge_flushes

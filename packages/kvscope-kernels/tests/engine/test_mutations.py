@@ -18,7 +18,7 @@ from kernel_batches import Case, Shape
 from numba_interpreted import Fault, kernels, ticks
 
 from kvscope.plan.grid import expand
-from kvscope.runschema import TracingRecord
+from kvscope.tables.runschema import TracingRecord
 from kvscope_kernels.collect.clock import EventClock
 from kvscope_kernels.collect.flushes import parse_flush
 from kvscope_kernels.engine.cpu.buffer import USED

@@ -12,16 +12,16 @@ from unittest import mock
 import pandas as pd
 import torch
 
+from kvscope.base.files import read_json
 from kvscope.collect.collector import collect_run
 from kvscope.engine.devices.vllm_platform import VllmPlatform
 from kvscope.engine.layers import transformer_blocks
 from kvscope.engine.vllm import build
-from kvscope.files import read_json
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.grid import expand
 from kvscope.run import session
 from kvscope.run.locks import SUPERVISOR_LOCK, hold_lock
-from kvscope.runfile import COMPLETE, SESSION_FILE, file_records, write_run
+from kvscope.tables.runfile import COMPLETE, SESSION_FILE, file_records, write_run
 from tests.engine.conftest import ROOT
 
 COMMON = ("profiler=none", "repeats=2", "warmup=0", "engine.max_model_len=160")

@@ -12,7 +12,7 @@ import pytest
 from cuda_cases import Case
 
 from kvscope.run.environment import REQUIRED
-from kvscope.runschema import TracingRecord
+from kvscope.tables.runschema import TracingRecord
 from kvscope_kernels.collect.clock import EventClock
 from kvscope_kernels.collect.flushes import parse_flush
 from kvscope_kernels.kv_events import FLUSH_VERSION

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import tables
-from kvscope.analyse.records import Records
-from kvscope.errors import BadInput
-from kvscope.runfile import write_run
+from kvscope.base.errors import BadInput
+from kvscope.judge.records import Records
+from kvscope.tables.runfile import write_run
 from kvscope_kernels.analyse.access import KvTrace, covered_ns, find_trace
 from kvscope_kernels.analyse.access_metrics import METRICS
 from kvscope_kernels.analyse.events import Events, phases_of, read_events, traced_parts

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kvscope.accounts import COLLECTED
+from kvscope.tables.accounts import COLLECTED
 from tests.unit.kv_access_fixture import write_traced_run
 from tests.unit.test_accounts import ABSENT, is_noticed
 

@@ -17,9 +17,9 @@ import zstandard
 from test_kv_events import traced_run
 
 from kvscope import tables
-from kvscope.analyse.records import read_records
 from kvscope.collect.collector import collect_run
-from kvscope.runfile import KERNEL_EVENTS
+from kvscope.judge.records import read_records
+from kvscope.tables.runfile import KERNEL_EVENTS
 from kvscope_kernels.analyse.access import find_trace
 from kvscope_kernels.analyse.events import read_events
 from kvscope_kernels.analyse.reuse import reuses_of

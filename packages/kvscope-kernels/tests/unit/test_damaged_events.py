@@ -14,11 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_kv_events import batches_of_a_run
 
-from kvscope import limits, runfile, runschema, tables
-from kvscope.errors import BadInput
-from kvscope.files import read_json
+from kvscope import tables
+from kvscope.base import limits
+from kvscope.base.errors import BadInput
+from kvscope.base.files import read_json
 from kvscope.plan import experiment
-from kvscope.runfile import KERNEL_EVENTS
+from kvscope.tables import runfile, runschema
+from kvscope.tables.runfile import KERNEL_EVENTS
 from kvscope_kernels.collect.clock import EventClock
 from kvscope_kernels.collect.flushes import read_flushes
 from kvscope_kernels.collect.tables import write_kv_tables

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kvscope.collect.traces import verdicts
 from kvscope.report.reasons import reason_in_words
-from kvscope.verdict import HELD, NOT_APPLICABLE, VIOLATED
+from kvscope.tables.verdict import HELD, NOT_APPLICABLE, VIOLATED
 from kvscope_kernels.collect.clock import EventClock
 from kvscope_kernels.collect.flushes import Flush, parse_flush
 from kvscope_kernels.oracles.judge import Judge

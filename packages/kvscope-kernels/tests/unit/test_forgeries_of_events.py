@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from kvscope import runfile, tables
-from kvscope.accounts import COLLECTED
-from kvscope.analyse import differences
-from kvscope.analyse.experiment import analyse
-from kvscope.files import write_json
+from kvscope import tables
+from kvscope.base.files import write_json
+from kvscope.judge import differences
+from kvscope.metrics.experiment import analyse
+from kvscope.tables import runfile
+from kvscope.tables.accounts import COLLECTED
 from tests.unit.kv_flushes import Batch, tracing, write_flushes
 from tests.unit.test_forgeries import (
     TABLES,

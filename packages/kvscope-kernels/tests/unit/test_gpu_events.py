@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvscope import cli
-from kvscope.errors import EXIT_DONE, BadInput
+from kvscope.base.errors import EXIT_DONE, BadInput
+from kvscope.cli import main as cli
 from kvscope.plan.gpu_estimate import usable_bytes
 from kvscope.plan.gpu_memory import gib_text
 from kvscope.plan.needs import in_words

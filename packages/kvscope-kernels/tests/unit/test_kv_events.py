@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import tables
-from kvscope.analyse.check import check_run
-from kvscope.analyse.experiment import analyse
+from kvscope.base.errors import BadInput
+from kvscope.base.files import read_json
 from kvscope.collect.collector import collect_run
-from kvscope.errors import BadInput
-from kvscope.files import read_json
-from kvscope.runfile import KERNEL_EVENTS, file_records, write_run
-from kvscope.runschema import TracingRecord
+from kvscope.metrics.experiment import analyse
+from kvscope.report.check_run import check_run
+from kvscope.tables.runfile import KERNEL_EVENTS, file_records, write_run
+from kvscope.tables.runschema import TracingRecord
 from kvscope_kernels.collect import tables as kv_tables
 from kvscope_kernels.collect.clock import EventClock
 from kvscope_kernels.collect.flushes import read_flushes

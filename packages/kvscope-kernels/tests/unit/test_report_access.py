@@ -14,7 +14,7 @@ from kvscope.report.figures.registry import draw_figure
 from kvscope.report.findings import findings
 from kvscope.report.load import load
 from kvscope.report.render import specification
-from kvscope.results import Run
+from kvscope.tables.results import Run
 from kvscope_kernels.analyse.access import trace_to_draw
 from kvscope_kernels.analyse.events import read_events, traced_parts
 from kvscope_kernels.collect.access_slices import FirstAccesses, read_accesses

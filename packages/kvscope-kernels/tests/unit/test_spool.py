@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvscope.errors import CannotWrite
+from kvscope.base.errors import CannotWrite
 from kvscope_kernels.engine.spool import MOST_PARTS, Spool
 
 WORD = np.dtype("<u8")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
 from kvscope.plan.grid import expand
 
 CONFIG = Path(__file__).parents[4] / "config"

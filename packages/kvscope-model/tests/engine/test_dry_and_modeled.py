@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from kvscope.analyse.records import read_records
+from kvscope.judge.records import read_records
 from tests.engine.conftest import directory_of
 from tests.engine.test_dry import DRY, words
 from tests.warm import Warm

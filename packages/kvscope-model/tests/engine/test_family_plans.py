@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kvscope.kv_plan import keeps_state
 from kvscope.plan.composition import Composer
 from kvscope.plan.models import BYTES, Model
+from kvscope.tables.kv_plan import keeps_state
 from tests.engine.conftest import ROOT, kvscope
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")

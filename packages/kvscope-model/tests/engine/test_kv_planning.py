@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvscope.kv_group import KvGroup
-from kvscope.kv_plan import held_blocks
 from kvscope.plan.grid import expand
+from kvscope.tables.kv_group import KvGroup
+from kvscope.tables.kv_plan import held_blocks
 from tests.engine.conftest import ROOT, kvscope
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")

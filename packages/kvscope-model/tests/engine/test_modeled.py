@@ -6,12 +6,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kvscope.analyse.checklist import checklist
-from kvscope.analyse.experiment import analyse
-from kvscope.analyse.records import Records, read_records
 from kvscope.collect.collector import collect_run
+from kvscope.judge.checklist import checklist
+from kvscope.judge.records import Records, read_records
+from kvscope.metrics.experiment import analyse
 from kvscope.plan.experiment import load
-from kvscope.runfile import read_run
+from kvscope.tables.runfile import read_run
 from kvscope_kernels.oracles.registry import NAMES as ORACLES_OF_EVENTS
 from kvscope_model.calibration.predict import predicted_s
 from kvscope_model.calibration.recosting import Recosting

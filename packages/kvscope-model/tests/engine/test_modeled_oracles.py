@@ -10,11 +10,11 @@ import pytest
 from test_modeled import SMALL
 
 import kvscope_model.oracles as modeled
-from kvscope.analyse.oracles.run_tables import RunTables
-from kvscope.analyse.oracles.workload import workload_differs
-from kvscope.analyse.records import Records, read_records
-from kvscope.oracle import NONE
-from kvscope.verdict import HELD, VIOLATED
+from kvscope.judge.oracles.run_tables import RunTables
+from kvscope.judge.oracles.workload import workload_differs
+from kvscope.judge.records import Records, read_records
+from kvscope.tables.oracle import NONE
+from kvscope.tables.verdict import HELD, VIOLATED
 from kvscope_kernels.collect.flushes import Flush, read_flushes
 from tests.engine.conftest import directory_of
 from tests.engine.forged_runs import Forgery, everything, found, moved, scaled, with_fact

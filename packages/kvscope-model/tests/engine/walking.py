@@ -3,10 +3,10 @@
 import tempfile
 from pathlib import Path
 
+from kvscope.base.errors import BadInput
+from kvscope.base.files import sha256_of
+from kvscope.base.layout import EXPERIMENT_FILE
 from kvscope.engine.marks import Marks
-from kvscope.errors import BadInput
-from kvscope.files import sha256_of
-from kvscope.layout import EXPERIMENT_FILE
 from kvscope.plan import effects
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.grid import Plan, expand

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from kvscope import cli, files
-from kvscope.errors import EXIT_BAD_INPUT, EXIT_FAILED, BadInput
+from kvscope.base import files
+from kvscope.base.errors import EXIT_BAD_INPUT, EXIT_FAILED, BadInput
+from kvscope.cli import main as cli
 from kvscope.plan import documents
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
 from kvscope_model.hardware import files, hardware
 
 

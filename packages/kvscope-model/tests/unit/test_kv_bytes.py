@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kvscope import cli
-from kvscope.kv_bytes import AttentionLayers, HeldBlocks, KvPlan, pairs
-from kvscope.kv_plan import KvGroup
+from kvscope.cli import main as cli
+from kvscope.tables.kv_bytes import AttentionLayers, HeldBlocks, KvPlan, pairs
+from kvscope.tables.kv_plan import KvGroup
 from kvscope_model.hardware import hardware
 from kvscope_model.report.kv_bytes import Losses, bytes_words, lengths
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kvscope import batch
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
+from kvscope.cli import batch
 from kvscope.plan.grid import expand
 from kvscope.plan.resources import resources
 

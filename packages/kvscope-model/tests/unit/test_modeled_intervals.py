@@ -1,7 +1,7 @@
 """Which metrics have the interval that the uncertainty of a modeled device's numbers gives."""
 
-from kvscope.analyse.measure import is_of_time
-from kvscope.analyse.metrics import all_metrics
+from kvscope.metrics.measure import is_of_time
+from kvscope.metrics.registry import all_metrics
 
 # Of throughputs, means over requests and what overflow costs; not of percentiles and counts.
 EXPECTED = {

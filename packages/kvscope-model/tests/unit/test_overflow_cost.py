@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kvscope.plan.composition import Composer
 from kvscope.plan.models import Model
-from kvscope.rebuilds import rebuild_parts
+from kvscope.tables.rebuilds import rebuild_parts
 from kvscope_model.hardware import hardware as data
 from kvscope_model.hardware.cost import PassCost, copies_in, copy_s
 from kvscope_model.hardware.overflow_cost import OverflowCost

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from kvscope import plugins
-from kvscope.analyse.oracles.registry import all_oracles
-from kvscope.cli import main
-from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE
+from kvscope.base import plugins
+from kvscope.base.errors import EXIT_BAD_INPUT, EXIT_DONE
+from kvscope.cli.main import main
+from kvscope.judge.oracles.registry import all_oracles
 from tests.unit.test_plugins import _commands_alone, toys
 
 __all__ = ["toys"]

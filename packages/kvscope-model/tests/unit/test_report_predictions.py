@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from kvscope import tables
-from kvscope.analyse.experiment import analyse
-from kvscope.cli import main
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
+from kvscope.cli.main import main
+from kvscope.metrics.experiment import analyse
 from kvscope.plan.experiment import dump
 from kvscope.plan.grid import expand
 from kvscope.plan.layers import SHIPPED_CONFIG
@@ -18,7 +18,7 @@ from kvscope.report.figures import registry
 from kvscope.report.figures.registry import draw_figure, figures
 from kvscope.report.load import load
 from kvscope.report.study import report
-from kvscope.runfile import file_records, read_run, write_run
+from kvscope.tables.runfile import file_records, read_run, write_run
 from kvscope_model.calibration.prediction import FILE, Prediction, read_prediction
 from kvscope_model.hardware import hardware as data
 from kvscope_model.hardware.cost import PassCost

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pandas as pd
 import pytest
 
-from kvscope.analyse.records import Records, read_records
-from kvscope.copies import INPUTS, OUT
+from kvscope.judge.records import Records, read_records
+from kvscope.tables.copies import INPUTS, OUT
 from tests.engine.conftest import directory_of, last_of_each_key
 from tests.engine.forged_runs import Forgery, noticed
 from tests.warm import Warm

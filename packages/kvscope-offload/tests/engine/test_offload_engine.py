@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvscope.errors import KvscopeError
+from kvscope.base.errors import KvscopeError
 from kvscope.plan.models import Model
 from kvscope_offload.amounts import loaded_bytes, stored_bytes
 from kvscope_offload.cost import CostModel

@@ -6,13 +6,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kvscope.analyse.metrics import metrics_by_name
-from kvscope.analyse.oracles import cache, whole_batches
-from kvscope.analyse.oracles.run_tables import RunTables
-from kvscope.analyse.oracles.workload import workload_differs
-from kvscope.analyse.records import Records, read_records
-from kvscope.oracle import NONE
-from kvscope.verdict import HELD, VIOLATED
+from kvscope.judge.oracles import cache, whole_batches
+from kvscope.judge.oracles.run_tables import RunTables
+from kvscope.judge.oracles.workload import workload_differs
+from kvscope.judge.records import Records, read_records
+from kvscope.metrics.registry import metrics_by_name
+from kvscope.tables.oracle import NONE
+from kvscope.tables.verdict import HELD, VIOLATED
 from tests.engine.conftest import directory_of
 from tests.engine.forged_runs import Forgery, everything, found, moved, scaled, with_fact
 from tests.warm import Warm

@@ -4,8 +4,8 @@ from itertools import product
 
 import pytest
 
-from kvscope.analyse.records import Records, read_records
-from kvscope.verdict import VIOLATED
+from kvscope.judge.records import Records, read_records
+from kvscope.tables.verdict import VIOLATED
 from tests.engine import test_victims as core
 from tests.engine.cases import BATCHING
 from tests.engine.conftest import Runner, directory_of

@@ -4,8 +4,8 @@ import copy
 
 import pytest
 
-from kvscope.analyse.records import Records
-from kvscope.verdict import VIOLATED
+from kvscope.judge.records import Records
+from kvscope.tables.verdict import VIOLATED
 from tests.unit.test_facts_oracles import run, states
 
 __all__ = ["run"]  # a fixture

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.actions import RECOMPUTE, SWAP
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
+from kvscope.plan.actions import RECOMPUTE, SWAP
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope_offload.overflow.adaptive import Adaptive

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
 from tests.unit.test_plan_gpu import memory, planned
 
 

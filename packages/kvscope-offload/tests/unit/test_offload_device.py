@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from kvscope import completion
+from kvscope.base.errors import BadInput
+from kvscope.cli import completion
 from kvscope.engine.devices.platform import platform_of
 from kvscope.engine.marks import Marks
 from kvscope.engine.recording import PassRecord, Recording
-from kvscope.errors import BadInput
 from kvscope.plan import layers
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kvscope_offload.generation
+from kvscope.base.errors import BadInput
 from kvscope.engine.devices.virtual.clock import VirtualClock
-from kvscope.errors import BadInput
 from kvscope.plan.models import Model
 from kvscope_offload.amounts import loaded_bytes
 from kvscope_offload.blocks import KINDS, Content, Kind, Place, tokens

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kvscope import plugins
-from kvscope.errors import BadInput
+from kvscope.base import plugins
+from kvscope.base.errors import BadInput
 from kvscope.plan.grid import expand
 from kvscope.plan.layers import SHIPPED_CONFIG
 from tests.unit.test_plugins import _without_costs, toys

@@ -1,4 +1,4 @@
-"""Generated tables of this package's documents: `python -m kvscope.docs DIRECTORY`."""
+"""Generated tables of this package's documents: `python -m kvscope.cli.docs DIRECTORY`."""
 
 from kvscope.api.documents import markdown
 from kvscope_paper.published.fitted import fitted_figures

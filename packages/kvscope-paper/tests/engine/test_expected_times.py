@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvscope import batch
+from kvscope.cli import batch
 from kvscope.plan.grid import expand
 from kvscope.report.load import load_directories
 from kvscope.run.display import Line

@@ -6,8 +6,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kvscope.analyse.estimates import Estimates, ExperimentMetrics
-from kvscope.analyse.statistics import Estimate
+from kvscope.metrics.estimates import Estimates, ExperimentMetrics
+from kvscope.metrics.statistics import Estimate
 from kvscope_paper.adaptive import adaptive_regret, regrets
 
 

@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope import cli, tables
-from kvscope.analyse.check import check_run
-from kvscope.analyse.experiment import analyse
+from kvscope import tables
+from kvscope.base.errors import BadInput
+from kvscope.base.files import sha256_of
+from kvscope.cli import main as cli
 from kvscope.collect.importer import import_run
-from kvscope.errors import BadInput
-from kvscope.files import sha256_of
+from kvscope.metrics.experiment import analyse
+from kvscope.report.check_run import check_run
 from kvscope.report.figures import kv_timeline, step_timeline
 from kvscope.report.load import load
-from kvscope.runfile import write_run
+from kvscope.tables.runfile import write_run
 from kvscope_paper.unboxkv.series_csv import LONG_STATS, LONG_STEPS, STATS_SERIES, STEP_SERIES
 from kvscope_paper.unboxkv.series_import import faults_of, preemptions_of, steps_of, transfers_of
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from kernel_traces import Artifact
 
 from kvscope import tables
+from kvscope.base.errors import BadInput
 from kvscope.collect.importer import import_run
-from kvscope.errors import BadInput
-from kvscope.runfile import RUN_FILE, read_run
+from kvscope.tables.runfile import RUN_FILE, read_run
 from kvscope_paper.unboxkv import sizes
 from tests.unit.mutations import (
     VALUES,

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvscope.runschema import EngineRecord
-from kvscope.time_sources import MEASURED, MODELED
+from kvscope.base.time_sources import MEASURED, MODELED
+from kvscope.tables.runschema import EngineRecord
 from kvscope_kernels.analyse.events import COLUMNS, Events
 from kvscope_kernels.kv_events import K_READ, K_WRITE, V_READ
 from kvscope_paper.claims import accesses

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from kvscope.analyse.statistics import Estimate
+from kvscope.metrics.statistics import Estimate
 from kvscope.report.data import StudyData
 from kvscope_model.hardware import hardware as data
 from kvscope_paper.agreement import CORRECTED, COUNT, MEASURED, PREDICTED, SHARE, STALLED

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kernel_traces import BLOCK_SIZE, PROMPTS, STEPS, Artifact
 
 from kvscope import tables
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
 from kvscope.report.data import StudyData
 from kvscope.report.load import load
 from kvscope.report.render import print_figure

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 import kvscope_paper
-from kvscope.cli import main
+from kvscope.cli.docs import regenerate
+from kvscope.cli.main import main
 from kvscope.collect import importer
-from kvscope.docs import regenerate
 from kvscope.plan.grid import expand
 
 DOCS = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))
@@ -16,7 +16,7 @@ DOCS = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
 def test_generated_tables_are_current(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert regenerate(text) == text, f"run `python -m kvscope.docs {path.parent}`"
+    assert regenerate(text) == text, f"run `python -m kvscope.cli.docs {path.parent}`"
 
 
 def test_a_wheel_has_every_module() -> None:

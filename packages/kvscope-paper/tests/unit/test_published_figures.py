@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvscope.analyse.metrics import metrics_by_name
+from kvscope.metrics.registry import metrics_by_name
 from kvscope.plan.grid import expand
 from kvscope.report.settings import flat
 from kvscope_paper.pass_values import UNITS

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from kvscope import tables
-from kvscope.analyse.check import check_run
+from kvscope.base.errors import BadInput
 from kvscope.collect.importer import import_run
-from kvscope.errors import BadInput
-from kvscope.runfile import read_run
+from kvscope.report.check_run import check_run
+from kvscope.tables.runfile import read_run
 from kvscope_paper.unboxkv.log import read_log
 from kvscope_paper.unboxkv.log_batches import Cache, passes
 

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from kernel_traces import BLOCK_SIZE, LAYERS, PROMPTS, STEPS, Artifact
 
-from kvscope import cli, tables
-from kvscope.analyse.check import check_run
-from kvscope.analyse.experiment import analyse
+from kvscope import tables
+from kvscope.base.errors import BadInput
+from kvscope.base.files import read_json
+from kvscope.cli import main as cli
 from kvscope.collect.importer import import_run
-from kvscope.errors import BadInput
-from kvscope.files import read_json
-from kvscope.runfile import write_run
+from kvscope.metrics.experiment import analyse
+from kvscope.report.check_run import check_run
+from kvscope.tables.runfile import write_run
 
 KIND = "unboxkv-trace"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvscope.files import sha256_of
+from kvscope.base.files import sha256_of
 from kvscope.plan.grid import expand
 from kvscope.workload.requests import Request
 from kvscope_paper.score.references import STUDY, name_of, request_rows, write_references

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from kvscope.cli import main
+from kvscope.cli.main import main
 from kvscope.report.load import load
-from kvscope.runfile import read_run, write_run
+from kvscope.tables.runfile import read_run, write_run
 from kvscope_paper import page
 from kvscope_paper.comparison import COMPARISON_FILE
 from kvscope_paper.score.trace import COLUMNS

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kvscope.analyse.records import read_records
-from kvscope.cli import main
-from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, BadInput
+from kvscope.base.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, BadInput
+from kvscope.cli.main import main
+from kvscope.judge.records import read_records
 from kvscope_paper.score.score import score, steps_of
 from kvscope_paper.score.trace import SEPARATOR, TracedStep
 from tests.unit.report_fixture import Fake, write_experiment

@@ -15,15 +15,15 @@ from served import ABORTED, REQUESTS, lengths
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
-from kvscope.analyse.check import check_run
-from kvscope.analyse.experiment import analyse
-from kvscope.analyse.metrics import metrics_by_name
-from kvscope.analyse.records import Records, read_records
 from kvscope.engine.vllm.versions import RECORDED
-from kvscope.passes import DECODE, PREFILL
+from kvscope.judge.records import Records, read_records
+from kvscope.metrics.experiment import analyse
+from kvscope.metrics.registry import metrics_by_name
 from kvscope.plan.grid import expand
-from kvscope.runfile import read_run
-from kvscope.verdict import HELD, VIOLATED
+from kvscope.report.check_run import check_run
+from kvscope.tables.phases import DECODE, PREFILL
+from kvscope.tables.runfile import read_run
+from kvscope.tables.verdict import HELD, VIOLATED
 from kvscope_record import replayed
 from kvscope_record.glance import look
 from kvscope_record.records import Scheduled

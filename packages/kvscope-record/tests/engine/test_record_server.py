@@ -20,8 +20,8 @@ pytest.importorskip("uvicorn", reason="vLLM's server is not here; run `make env`
 from http_server import HttpServer, make_model, serving
 from served import ABORTED, REQUESTS, lengths
 
-from kvscope.analyse.check import check_run
-from kvscope.analyse.experiment import analyse
+from kvscope.metrics.experiment import analyse
+from kvscope.report.check_run import check_run
 from kvscope_record import lock
 from kvscope_record.segments import segment_paths
 from tests.engine.conftest import kvscope

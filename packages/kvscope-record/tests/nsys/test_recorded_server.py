@@ -12,10 +12,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from kvscope.files import read_json
+from kvscope.base.files import read_json
+from kvscope.base.ranges import DOMAIN, FORWARD_PASS
 from kvscope.plan.grid import expand
-from kvscope.ranges import DOMAIN, FORWARD_PASS
-from kvscope.runfile import NSYS_EXPORT, NSYS_REPORT
+from kvscope.tables.runfile import NSYS_EXPORT, NSYS_REPORT
 
 pytestmark = [pytest.mark.nsys, pytest.mark.engine, pytest.mark.thorough]
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from test_replay import record
 
 from kvscope import tables
-from kvscope.errors import BadInput
-from kvscope.results import Run
+from kvscope.base.errors import BadInput
+from kvscope.tables.results import Run
 from kvscope_record.collect import collect_recording
 from kvscope_record.glance import look
 from kvscope_record.segments import segment_paths

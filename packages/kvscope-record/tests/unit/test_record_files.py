@@ -14,9 +14,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from kvscope import cli
-from kvscope.errors import BadInput
-from kvscope.kv_plan import KvGroup
+from kvscope.base.errors import BadInput
+from kvscope.cli import main as cli
+from kvscope.tables.kv_plan import KvGroup
 from kvscope_record import lock, plugin
 from kvscope_record.options import LEAST_BYTES, RecordOptions, minutes, size
 from kvscope_record.records import KINDS, Arrival, Event, Sampled, Scheduled, Segment, decode

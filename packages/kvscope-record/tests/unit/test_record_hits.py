@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from test_replay import GROUP, PROMPTS, record
 
-from kvscope.analyse.metrics import all_metrics
-from kvscope.analyse.oracles.registry import judge_tables
-from kvscope.analyse.oracles.replay import comparison_of
-from kvscope.analyse.oracles.run_tables import RunTables
-from kvscope.analyse.records import Records
-from kvscope.verdict import VIOLATED
+from kvscope.judge.oracles.registry import judge_tables
+from kvscope.judge.oracles.replay import comparison_of
+from kvscope.judge.oracles.run_tables import RunTables
+from kvscope.judge.records import Records
+from kvscope.metrics.registry import all_metrics
+from kvscope.tables.verdict import VIOLATED
 from kvscope_record.collect import collect_recording
 
 FOUND = 32  # tokens, by the second request

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kvscope.cli import main
+from kvscope.cli.main import main
 from kvscope.engine.vllm.versions import RECORDED
 
 KNOWN = ", ".join(RECORDED)

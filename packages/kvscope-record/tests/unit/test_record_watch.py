@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kvscope import cli
+from kvscope.cli import main as cli
 from kvscope_record.options import RecordOptions
 from kvscope_record.records import Scheduled, Segment
 from kvscope_record.segments import segment_paths

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from test_record_files import written
 
-from kvscope.cli import main
-from kvscope.errors import BadInput
-from kvscope.kv_plan import KvGroup
+from kvscope.base.errors import BadInput
+from kvscope.cli.main import main
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
+from kvscope.tables.kv_plan import KvGroup
 from kvscope.workload.requests import Request, build
 from kvscope_record.records import Arrival, Ended, Event, Live, Sampled, Scheduled, Segment
 from kvscope_record.study import write_study

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from kvscope.base.layout import experiment_directory
 from kvscope.engine.devices.cpu import CpuPlatform
 from kvscope.engine.devices.cuda import CudaPlatform
-from kvscope.layout import experiment_directory
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope.run import campaign

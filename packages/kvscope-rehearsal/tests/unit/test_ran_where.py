@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kvscope.docs import regenerate
+from kvscope.cli.docs import regenerate
 from kvscope_rehearsal.documents import (
     NOT_YET,
     ROOT,
@@ -45,7 +45,7 @@ def test_every_rehearsal_that_is_named_is_a_test() -> None:
 
 def test_the_table_of_the_document_is_current() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
-    assert regenerate(text) == text, f"run `python -m kvscope.docs {DOCUMENT.parent}`"
+    assert regenerate(text) == text, f"run `python -m kvscope.cli.docs {DOCUMENT.parent}`"
 
 
 def test_every_topic_is_in_the_table() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
 from kvscope_rehearsal.command import prepare
 from kvscope_rehearsal.node import (
     GIB,

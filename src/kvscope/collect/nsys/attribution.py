@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kvscope import limits, ranges
-from kvscope.arraytypes import Bools, Int64s
+from kvscope.base import limits, ranges
+from kvscope.base.arraytypes import Bools, Int64s
 from kvscope.collect.nsys.nullable import NULL, to_numpy
 
 SEPARATOR = "/"

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kvscope.arraytypes import Bools, Int64s
+from kvscope.base.arraytypes import Bools, Int64s
 from kvscope.collect.nsys import schema
 from kvscope.collect.nsys.export import NsysExport, Query
 from kvscope.collect.nsys.nullable import NULL, to_arrow, to_numpy

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvscope import limits
+from kvscope.base import limits
+from kvscope.base.files import atomic_path
+from kvscope.base.quantities import plural
+from kvscope.base.reading import one_line
 from kvscope.collect.nsys import schema
 from kvscope.collect.nsys.export import NsysExport
-from kvscope.files import atomic_path
-from kvscope.quantities import plural
-from kvscope.reading import one_line
-from kvscope.runfile import NSYS_LOG
+from kvscope.tables.runfile import NSYS_LOG
 
 _LOSS = re.compile(r"\b(lost|losing|dropped|discarded|incomplete|not all)\b", re.IGNORECASE)
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
+from kvscope.base.quantities import join_words
 from kvscope.collect.nsys import schema
 from kvscope.collect.nsys.export import NsysExport
-from kvscope.quantities import join_words
 from kvscope.tables import CUDA_API, GPU_KERNELS, GPU_MEMCPYS, NVTX_RANGES
 
 CUDA_TABLES = (CUDA_API.name, GPU_KERNELS.name, GPU_MEMCPYS.name)

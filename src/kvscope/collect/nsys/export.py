@@ -20,12 +20,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kvscope import limits
+from kvscope.base import limits
+from kvscope.base.errors import BadInput
+from kvscope.base.reading import open_file, refusing, short_repr
 from kvscope.collect.nsys import schema
 from kvscope.collect.nsys.renames import known_columns
 from kvscope.collect.nsys.strings import Strings, as_utf8, cut, is_cut
-from kvscope.errors import BadInput
-from kvscope.reading import open_file, refusing, short_repr
 
 BATCH_ROWS = 1 << 17
 """Rows of one streamed batch, and so of one Parquet row group at most."""

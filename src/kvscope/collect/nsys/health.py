@@ -1,10 +1,10 @@
 """Warnings about an incomplete export: lost events, CUDA graphs, domains without ranges."""
 
-from kvscope import limits
+from kvscope.base import limits
+from kvscope.base.ranges import DOMAIN
 from kvscope.collect.nsys import schema
 from kvscope.collect.nsys.export import NsysExport
 from kvscope.collect.nsys.nvtx import domain_names
-from kvscope.ranges import DOMAIN
 
 
 def warnings(export: NsysExport) -> list[str]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvscope import limits
-from kvscope.arraytypes import Int64s
+from kvscope.base import limits
+from kvscope.base.arraytypes import Int64s
 from kvscope.collect.nsys.nullable import NULL, by_value
 
 NONE = -1

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kvscope.arraytypes import Int64s
+from kvscope.base.arraytypes import Int64s
 
 NULL = -(1 << 63)
 """Stands for null in an integer array; no time, id or payload takes this value."""

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kvscope import limits
-from kvscope.arraytypes import Bools, Int64s
+from kvscope.base import limits
+from kvscope.base.arraytypes import Bools, Int64s
+from kvscope.base.errors import BadInput
+from kvscope.base.ranges import DOMAIN
 from kvscope.collect.nsys.attribution import MORE, Names, RangeNumbers, RangeTree
 from kvscope.collect.nsys.export import BATCH_ROWS, NsysExport, Query
 from kvscope.collect.nsys.nesting import NONE, Nesting
@@ -30,8 +32,6 @@ from kvscope.collect.nsys.schema import (
     tid_of,
 )
 from kvscope.collect.nsys.strings import cut, is_cut
-from kvscope.errors import BadInput
-from kvscope.ranges import DOMAIN
 
 
 class NvtxRanges:

@@ -6,9 +6,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kvscope.base.ranges import DOMAIN, FORWARD_PASS
 from kvscope.collect.nsys.export import NsysExport
 from kvscope.collect.nsys.nvtx import NvtxRanges
-from kvscope.ranges import DOMAIN, FORWARD_PASS
 
 COLUMNS = ["repeat", "step", "start_ns", "end_ns", "closed"]
 

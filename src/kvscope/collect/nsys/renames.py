@@ -6,9 +6,9 @@ A package registers a `RenamedColumns` in the entry-point group `kvscope.nsys`, 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kvscope import plugins
+from kvscope.base import plugins
+from kvscope.base.errors import BadInput
 from kvscope.collect.nsys import schema
-from kvscope.errors import BadInput
 
 GROUP = "kvscope.nsys"
 

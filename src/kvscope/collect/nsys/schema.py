@@ -6,8 +6,8 @@ metadata table. Columns are read by name, and one that a version lacks reads as 
 version changes is changed here.
 """
 
-from kvscope import limits
-from kvscope.arraytypes import Int64s
+from kvscope.base import limits
+from kvscope.base.arraytypes import Int64s
 
 KNOWN_MAJOR_VERSIONS = ("2", "3")
 

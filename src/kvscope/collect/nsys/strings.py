@@ -3,8 +3,8 @@
 import numpy as np
 import pyarrow as pa
 
-from kvscope import limits
-from kvscope.arraytypes import Int64s
+from kvscope.base import limits
+from kvscope.base.arraytypes import Int64s
 from kvscope.collect.nsys.nullable import NULL
 
 

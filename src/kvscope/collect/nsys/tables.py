@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from kvscope.base.reading import sha256_of
 from kvscope.collect.nsys import diagnostics, emptiness, health, schema
 from kvscope.collect.nsys.cuda_api import ApiCalls
 from kvscope.collect.nsys.export import NsysExport
 from kvscope.collect.nsys.gpu_work import GpuWork
 from kvscope.collect.nsys.nvtx import NvtxRanges
 from kvscope.collect.table_writer import write_batches
-from kvscope.reading import sha256_of
 from kvscope.tables import CUDA_API, GPU_KERNELS, GPU_MEMCPYS, NSYS_TABLES, NVTX_RANGES
 
 

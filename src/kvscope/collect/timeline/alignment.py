@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kvscope.arraytypes import Floats, Int64s
+from kvscope.base.arraytypes import Floats, Int64s
 from kvscope.collect.host_times import instants_ns
-from kvscope.run_data import RunData
+from kvscope.tables.run_data import RunData
 
 DRIFT_WORTH_A_WARNING_NS = 100_000
 _THIRDS = 3

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from kvscope.collect.host_times import duration_ns, instants_ns
 from kvscope.collect.nsys.export import BATCH_ROWS
 from kvscope.collect.table_writer import write_batches
-from kvscope.results import Run
 from kvscope.tables import GPU_KERNELS, GPU_MEMCPYS, NVTX_RANGES, TIMELINE, Table
+from kvscope.tables.results import Run
 
 # Strings stay encoded until they are written: millions of rows share few of them.
 _ENCODED = pa.dictionary(pa.int32(), pa.string())

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
 from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
+from kvscope.base.files import atomic_path
+from kvscope.base.time_sources import mark_of
 from kvscope.collect.host_times import instants_ns
 from kvscope.collect.traces import TraceSlices
-from kvscope.files import atomic_path
-from kvscope.results import Run
-from kvscope.time_sources import mark_of
+from kvscope.tables.results import Run
 
 PASSES, TRACK_OF_LAYERS = "forward passes", "layers"
 COUNTERS = {

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from kvscope.base.errors import BadInput
 from kvscope.engine.devices.vllm_platform import VllmPlatform
 from kvscope.engine.vllm.preload import CPU_WORKER
-from kvscope.errors import BadInput
 
 
 class CpuPlatform(VllmPlatform):

@@ -4,11 +4,11 @@ import os
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from kvscope.copies import DEVICE_CLOCK
+from kvscope.base.errors import BadInput
+from kvscope.base.time_sources import MEASURED, REHEARSED
 from kvscope.engine.devices.vllm_platform import VllmPlatform
 from kvscope.engine.vllm.preload import GPU_WORKER
-from kvscope.errors import BadInput
-from kvscope.time_sources import MEASURED, REHEARSED
+from kvscope.tables.copies import DEVICE_CLOCK
 
 
 class CudaPlatform(VllmPlatform):

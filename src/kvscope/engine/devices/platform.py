@@ -8,12 +8,12 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kvscope.copies import HOST_CLOCK, VIRTUAL_CLOCK
+from kvscope.base.time_sources import BY_CLOCK
 from kvscope.engine.clock import Clock, HostClock
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.tracers import INSTRUMENTED
 from kvscope.plan.tracing import PassTracer, installed_tracing
-from kvscope.time_sources import BY_CLOCK
+from kvscope.tables.copies import HOST_CLOCK, VIRTUAL_CLOCK
 
 if TYPE_CHECKING:
     from kvscope.engine.current import CurrentRecording

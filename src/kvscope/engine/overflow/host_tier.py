@@ -8,10 +8,10 @@ for, its worker's half what it is made of. An engine without one, or with anothe
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kvscope.actions import Action
 from kvscope.engine.clock import Clock
 from kvscope.engine.overflow.policy import KnownRequest, OverflowPolicy, Victim, VictimBlocks
 from kvscope.engine.recording import Recording
+from kvscope.plan.actions import Action
 
 if TYPE_CHECKING:
     from kvscope.engine.devices.platform import Platform

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-from kvscope.actions import RECOMPUTE, Action
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
 from kvscope.plan import costs
+from kvscope.plan.actions import RECOMPUTE, Action
 from kvscope.plan.fields import impossible
 from kvscope.plan.parts import Conditions
 from kvscope.plan.policy import CHEAPEST, LAST, Overflow

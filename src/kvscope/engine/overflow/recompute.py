@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
-from kvscope.actions import RECOMPUTE
 from kvscope.engine.overflow.policy import OverflowPolicy
+from kvscope.plan.actions import RECOMPUTE
 
 
 class Recompute(OverflowPolicy):

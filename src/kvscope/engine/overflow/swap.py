@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from kvscope.actions import SWAP, Action
 from kvscope.engine.overflow.policy import OverflowPolicy, Victim
-from kvscope.kv_group import KvGroup
-from kvscope.kv_plan import unless_movable
+from kvscope.plan.actions import SWAP, Action
 from kvscope.plan.fields import GIB, Count, Gib, Label, impossible
 from kvscope.plan.parts import Conditions
 from kvscope.plan.policy import HostPools
+from kvscope.tables.kv_group import KvGroup
+from kvscope.tables.kv_plan import unless_movable
 
 
 def blocks_of(settings: Mapping[str, Any], block_bytes: int) -> int:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kvscope.base.errors import BadInput, KvscopeError
+from kvscope.base.setting_values import VLLM_0_4_2
 from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.engine.checks import Comparisons
 from kvscope.engine.layers import LayerTimer
@@ -28,13 +30,11 @@ from kvscope.engine.vllm.connectors.worker import worker_tier
 from kvscope.engine.vllm.run_recorder import RunRecorder
 from kvscope.engine.vllm.scheduler import PolicyScheduler
 from kvscope.engine.vllm.weights import LOAD_FORMAT
-from kvscope.errors import BadInput, KvscopeError
-from kvscope.kv_group import KvGroup
-from kvscope.kv_kinds import by_vllm_name
-from kvscope.kv_plan import keeps_state
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.option import Option
-from kvscope.setting_values import VLLM_0_4_2
+from kvscope.tables.kv_group import KvGroup
+from kvscope.tables.kv_kinds import by_vllm_name
+from kvscope.tables.kv_plan import keeps_state
 
 if TYPE_CHECKING:
     from kvscope.engine.devices.platform import Platform

@@ -11,11 +11,11 @@ from vllm.v1.kv_cache_interface import (
     UniformTypeKVCacheSpecs,
 )
 
+from kvscope.base.errors import BadInput
 from kvscope.engine.vllm.versions import described_as_now
-from kvscope.errors import BadInput
-from kvscope.kv_group import KvGroup
-from kvscope.kv_kinds import kind_of
-from kvscope.kv_plan import unless_movable, unless_one_block_table
+from kvscope.tables.kv_group import KvGroup
+from kvscope.tables.kv_kinds import kind_of
+from kvscope.tables.kv_plan import unless_movable, unless_one_block_table
 
 NULL = 0
 """vLLM's null block, which no request holds."""

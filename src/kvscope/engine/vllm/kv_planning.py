@@ -35,6 +35,8 @@ from vllm.v1.worker.utils import (
     prepare_kernel_block_sizes,
 )
 
+from kvscope.base.errors import BadInput
+from kvscope.base.reading import last_line
 from kvscope.engine.vllm.kv_groups import groups_of
 from kvscope.engine.vllm.without_worker import (
     WithoutWorker,
@@ -42,9 +44,7 @@ from kvscope.engine.vllm.without_worker import (
     build_without_storage,
     kept_by_layers,
 )
-from kvscope.errors import BadInput
-from kvscope.kv_bytes import AttentionLayers, HeldBlocks, KvPlan
-from kvscope.reading import last_line
+from kvscope.tables.kv_bytes import AttentionLayers, HeldBlocks, KvPlan
 
 ADVICE = " Try increasing `gpu_memory_utilization`"
 """Where vLLM's advice begins in its error of too little memory."""

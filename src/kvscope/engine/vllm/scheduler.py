@@ -12,7 +12,6 @@ from vllm.v1.core.sched.request_queue import FCFSRequestQueue, SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
-from kvscope.actions import RECOMPUTE
 from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.engine.clock import Clock
 from kvscope.engine.overflow.host_tier import tier_of
@@ -20,7 +19,8 @@ from kvscope.engine.overflow.policy import OverflowPolicy, Preempted, Victim
 from kvscope.engine.overflow.victims import Rank
 from kvscope.engine.vllm.kv_groups import groups_of, in_order
 from kvscope.engine.vllm.prefix_cache import PrefixCache
-from kvscope.kv_plan import has_one_block_table
+from kvscope.plan.actions import RECOMPUTE
+from kvscope.tables.kv_plan import has_one_block_table
 
 
 class GatedQueue(FCFSRequestQueue):

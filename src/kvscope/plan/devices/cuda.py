@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from kvscope.errors import BadInput
+from kvscope.base.errors import BadInput
 from kvscope.plan import gpu_estimate
 from kvscope.plan.device import Device, Kernels, Speed
 from kvscope.plan.fields import Label, impossible

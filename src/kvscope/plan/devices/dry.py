@@ -4,10 +4,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from kvscope.base.time_sources import MODELED
 from kvscope.plan.device import Device, Kernels, Speed
 from kvscope.plan.fields import Label, impossible
 from kvscope.plan.parts import Conditions
-from kvscope.time_sources import MODELED
 
 TOKEN = 7
 """The token that every request samples on a device that computes nothing of the model."""

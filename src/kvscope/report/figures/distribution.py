@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from kvscope.arraytypes import Floats
+from kvscope.base.arraytypes import Floats
 
 POINTS = 400  # of a line
 SHORTEST = 1e-6  # in the plot's unit: a logarithmic axis has no 0

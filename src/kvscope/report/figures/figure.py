@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.analyse.measure import Measure, measures
+from kvscope.metrics.measure import Measure, measures
 from kvscope.plan.figures import Axes
 from kvscope.report.data import StudyData
 

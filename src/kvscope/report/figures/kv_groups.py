@@ -7,7 +7,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kvscope.kv_kinds import (
+from kvscope.plan.figures import Axes
+from kvscope.report.data import ReportedRun, StudyData
+from kvscope.report.figures.figure import Drawing, Figure, Spec, colours, constant, number
+from kvscope.report.figures.passes import STEPS, multiples, runs_with_passes
+from kvscope.report.theme import GREY, PALETTE
+from kvscope.tables.kv_kinds import (
     CHUNKED_LOCAL,
     FULL,
     MAMBA,
@@ -15,11 +20,6 @@ from kvscope.kv_kinds import (
     kind_of,
     registered,
 )
-from kvscope.plan.figures import Axes
-from kvscope.report.data import ReportedRun, StudyData
-from kvscope.report.figures.figure import Drawing, Figure, Spec, colours, constant, number
-from kvscope.report.figures.passes import STEPS, multiples, runs_with_passes
-from kvscope.report.theme import GREY, PALETTE
 
 FREE = "padding"
 COLOURS = {

@@ -5,12 +5,12 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.kv_use import token_share
 from kvscope.plan.figures import Axes
 from kvscope.report import theme
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import Drawing, Figure, Spec, colours, constant, number, text
 from kvscope.report.figures.passes import STEPS, multiples, runs_with_passes
+from kvscope.tables.kv_use import token_share
 
 MOST_MARKS = 400
 LINES = {

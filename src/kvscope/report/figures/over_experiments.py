@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.analyse.measure import Measure, measures
+from kvscope.base.quantities import plural
+from kvscope.metrics.measure import Measure, measures
 from kvscope.plan.figures import Axes
-from kvscope.quantities import plural
 from kvscope.report.axes import (
     Place,
     PlacesOfKey,

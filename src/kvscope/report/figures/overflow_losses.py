@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
+from kvscope.base.quantities import plural
 from kvscope.plan.figures import Axes
-from kvscope.quantities import plural
 from kvscope.report import theme
 from kvscope.report.comparisons import (
     Pair,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.analyse.measure import Measure, measures
+from kvscope.metrics.measure import Measure, measures
 from kvscope.plan.figures import Axes
 from kvscope.report import theme
 from kvscope.report.axes import Place, PlacesOfKey, rows, x_words

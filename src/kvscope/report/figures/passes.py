@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.quantities import plural
+from kvscope.base.quantities import plural
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import Drawing, Spec, View, number, plot_width, text
 

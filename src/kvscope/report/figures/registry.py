@@ -6,10 +6,10 @@ from dataclasses import replace
 from functools import cache
 from textwrap import wrap
 
-from kvscope import plugins
-from kvscope.errors import BadInput
+from kvscope.base import plugins
+from kvscope.base.errors import BadInput
+from kvscope.base.reading import describe_error
 from kvscope.plan.figures import GROUP, figure_names
-from kvscope.reading import describe_error
 from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import Drawing, Figure
 

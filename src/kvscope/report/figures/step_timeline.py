@@ -6,9 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.kv_use import token_share
+from kvscope.base.quantities import plural
 from kvscope.plan.figures import Axes
-from kvscope.quantities import plural
 from kvscope.report import theme
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.batch_composition import token_areas
@@ -31,6 +30,7 @@ from kvscope.report.figures.passes import (
     runs_with_passes,
     thin,
 )
+from kvscope.tables.kv_use import token_share
 
 # Above these limits a page opens and scrolls slowly; the page says what it leaves out.
 MOST_EXPERIMENTS = 60

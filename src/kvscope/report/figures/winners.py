@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.analyse.estimates import Ratio
-from kvscope.analyse.measure import measures
+from kvscope.base.quantities import join_words
+from kvscope.metrics.estimates import Ratio
+from kvscope.metrics.measure import measures
 from kvscope.plan.figures import Axes
-from kvscope.quantities import join_words
 from kvscope.report import theme
 from kvscope.report.axes import PlacesOfKey, rows, x_words
 from kvscope.report.comparisons import error_of_one_draw, pairs_of_one_kind, ratio_of_seeds

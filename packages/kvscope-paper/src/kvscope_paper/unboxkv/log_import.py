@@ -152,8 +152,8 @@ def host_stalls(passes: Sequence[LoggedPass]) -> list[bool]:
     """Whether the host took far too long to launch each pass.
 
     The host's time is in the log, and a stall in it: few of a log's passes are alike, so that the
-    rule for measured runs (`kvscope.stalls`) would find none. Where the log has no such times, the
-    duration counts, beside the median of all passes.
+    rule for measured runs (`kvscope.tables.stalls`) would find none. Where the log has no such
+    times, the duration counts, beside the median of all passes.
     """
     usual_ms = float(np.median([one.duration_ms or 0.0 for one in passes]))
     least_ms = STALL_MS if len(passes) > 1 else math.inf

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kvscope.engine.vllm.connectors.worker import worker_tier
-from kvscope.kv_group import KvGroup
-from kvscope.kv_plan import layers_apart
 from kvscope.plan.experiment import Experiment
+from kvscope.tables.kv_group import KvGroup
+from kvscope.tables.kv_plan import layers_apart
 
 if TYPE_CHECKING:
     from kvscope.engine.devices.platform import Platform

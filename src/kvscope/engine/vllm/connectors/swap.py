@@ -21,8 +21,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.v1.outputs import KVConnectorOutput
 
-from kvscope.actions import Action
-from kvscope.copies import IN, KV, OUT, VIRTUAL_CLOCK
+from kvscope.base.errors import BadInput
 from kvscope.engine.overflow.host_pool import HostPool
 from kvscope.engine.overflow.host_tier import HostTier
 from kvscope.engine.overflow.policy import Victim, VictimBlocks
@@ -31,8 +30,9 @@ from kvscope.engine.request_ids import external_id
 from kvscope.engine.vllm.connectors import copies
 from kvscope.engine.vllm.connectors.virtual import VirtualWorker
 from kvscope.engine.vllm.kv_groups import groups_of, in_order, require_movable
-from kvscope.errors import BadInput
-from kvscope.kv_plan import has_one_block_table, held_blocks
+from kvscope.plan.actions import Action
+from kvscope.tables.copies import IN, KV, OUT, VIRTUAL_CLOCK
+from kvscope.tables.kv_plan import has_one_block_table, held_blocks
 
 if TYPE_CHECKING:
     from kvscope.engine.devices.platform import Platform

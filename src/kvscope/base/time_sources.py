@@ -1,0 +1,44 @@
+"""Where the times of a run come from: a clock, a cost model, or a rehearsal."""
+
+from collections.abc import Collection
+
+from kvscope.base.errors import BadInput
+
+MEASURED = "measured"
+"""The time_source of times by a real clock."""
+
+MODELED = "modeled"
+"""The time_source of times by a cost model."""
+
+REHEARSED = "rehearsed"
+"""The time_source of a run whose device was not there: a CPU in the place of a GPU."""
+
+NOT_MEASURED = "rehearsed, not measured"
+"""What is said of such a run wherever a number of it stands."""
+
+BY_CLOCK = frozenset({MEASURED, REHEARSED})
+"""The time_sources of a real clock: it ticks while the engine works, and its readings differ."""
+
+
+def mark_of(source: str | None) -> str:
+    """' (rehearsed, not measured)' after a number of such a run; '' after others."""
+    return f" ({NOT_MEASURED})" if source == REHEARSED else ""
+
+
+def time_source_of(own: str | None, said: Collection[str]) -> str:
+    """The source of a run's times by its run.json (`own`) and by what its tables have `said`.
+
+    A run is rehearsed if any of them says so: whoever takes the word out of some of them does not
+    make it a measured one. Otherwise run.json has the last word, if it has one.
+    """
+    if REHEARSED in (own, *said):
+        return REHEARSED
+    return str(own or min(said, default=MEASURED))
+
+
+def rehearsal_refused(what: object, by: str) -> BadInput:
+    """The error of a command that takes no numbers of a rehearsed run or study."""
+    return BadInput(
+        f"{by}: {what} is {NOT_MEASURED}: a CPU was in the place of its GPU, so its times say "
+        "nothing of one; run it where the GPU is, with `kvscope run --force` or in other results"
+    )

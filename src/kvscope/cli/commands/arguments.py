@@ -1,0 +1,116 @@
+"""Arguments of commands: what they are, the types of their values, and those that several have."""
+
+import argparse
+import math
+import os
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kvscope.base.layout import RESULTS
+from kvscope.base.quantities import DURATIONS, parse_duration, parse_size
+
+T = TypeVar("T")
+Argument = tuple[tuple[str, ...], dict[str, Any]]
+
+CONFIG = Path("config")
+OVERRIDES_HELP = "settings in Hydra's grammar; config/README.md explains every key"
+
+
+def argument(*names: str, **options: Any) -> Argument:
+    """An argument of a command, as for argparse's `add_argument`."""
+    return names, options
+
+
+def path(name: str, text: str | None = None, **options: Any) -> Argument:
+    """An argument that is a path."""
+    return argument(name, help=text, **{"type": place, "metavar": "DIR"} | options)
+
+
+def flag(name: str, text: str, *short: str) -> Argument:
+    """An argument without a value."""
+    return argument(*short, name, action="store_true", help=text)
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """A type for argparse: a whole number of at least `least`."""
+
+    def number(text: str) -> int:
+        if not re.fullmatch(r"[+-]?\d+", text) or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+        return int(text)
+
+    return number
+
+
+def positive(unit: str, below: float = math.inf) -> Callable[[str], float]:
+    """A type for argparse: a number of this unit above 0."""
+
+    def number(text: str) -> float:
+        try:
+            found = float(text)
+        except ValueError:
+            found = math.nan
+        if not 0 < found < below:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of {unit} above 0")
+        return found
+
+    return number
+
+
+def size(unit: str = "B", least: int = 1) -> Callable[[str], int]:
+    """A type for argparse: bytes of a size; a number alone is in `unit`."""
+    return _argument_type(lambda text: parse_size(text, unit, least))
+
+
+def duration(unit: str = "s") -> Callable[[str], float]:
+    """A type for argparse: a duration in `unit`, in which a number alone is, too."""
+    return _argument_type(lambda text: parse_duration(text, unit) / float(DURATIONS[unit]))
+
+
+def _argument_type(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """The function as a type for argparse, which shows the sentence of its ValueError."""
+
+    def parsed(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parsed
+
+
+def place(text: str) -> Path:
+    """A path (a type for argparse); one that is empty, as of a variable that is not set, is none.
+
+    Python takes it for the working directory, where results would be written over other files.
+    """
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty; the working directory is '.'")
+    return Path(text)
+
+
+def directory(text: str) -> Path:
+    """A path that must be an existing directory (a type for argparse)."""
+    if not os.path.isdir(place(text)):  # also a name that is too long is none
+        raise argparse.ArgumentTypeError(f"{text!r} is not a directory")
+    return Path(text)
+
+
+def plan_command(study: str, config_dir: Path) -> str:
+    """The command that plans a study of a directory."""
+    elsewhere = [] if config_dir == CONFIG else ["--config-dir", str(config_dir)]
+    return shlex.join(["kvscope", "plan", f"study={study}", *elsewhere])
+
+
+RUN_PATHS = path("runs", "a run's directory", nargs="+")
+CONFIG_DIR = path(
+    "--config-dir",
+    "directory of studies and options (default: config); it takes precedence over the "
+    "configuration that kvscope ships",
+    type=directory,
+    default=CONFIG,
+)
+RESULTS_DIR = path("--results", default=RESULTS)

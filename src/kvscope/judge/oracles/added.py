@@ -1,0 +1,75 @@
+"""The oracle of tables of other packages: what follows from other columns agrees with it."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from kvscope.base.errors import KvscopeError
+from kvscope.judge.oracles.run_tables import RunTables
+from kvscope.judge.twin.columns import Columns
+from kvscope.tables.added import AddedTable, added_tables
+from kvscope.tables.added_values import due, with_derived
+from kvscope.tables.column import DERIVED, WITNESSED
+from kvscope.tables.oracle import Violations
+from kvscope.tables.run_view import RunView
+
+PRECISION = 1e-9
+"""Two floats are the same within it: sums may be made in another order."""
+
+
+def added_differ(run: RunTables) -> Violations:
+    """Columns of other packages' tables are what their package works out of what is told.
+
+    Witnessed ones as they follow from the run, derived ones from the other columns of their table.
+    """
+    names = judged_names(run.records)
+    found = [words for name in names for words in _differing(run.records, name)]
+    return Violations(len(found), found[0] if found else "")
+
+
+def judged_names(records: RunView) -> list[str]:
+    """The tables of other packages that a run has, but for those that its replay judges."""
+    return [name for name in records.added_names if added_tables()[name].recorder]
+
+
+def _differing(records: RunView, name: str) -> Iterator[str]:
+    """A sentence for each cell, and each row, of which a table has another value than is due."""
+    added = added_tables()[name]
+    for repeat in records.repeats():
+        stored = repeat.added(name).reset_index(drop=True)
+        others = stored.drop(columns=added.columns(DERIVED))
+        try:
+            if added.follows is not None:
+                yield from _cells(added, stored, due(added, repeat), added.columns(WITNESSED))
+            yield from _cells(added, stored, with_derived(added, others), added.columns(DERIVED))
+        except KvscopeError as error:  # of the package
+            yield f"{error} (repeat {repeat.repeat})"
+
+
+def _cells(
+    added: AddedTable, stored: pd.DataFrame, wanted: pd.DataFrame, columns: list[str]
+) -> Iterator[str]:
+    """A sentence for each of these cells, and each row, of which only one table has the value."""
+    keys, name = added.table.keys, added.table.name
+    found, expected = (
+        {row[: len(keys)]: row[len(keys) :] for row in Columns(frame).rows(*keys, *columns)}
+        for frame in (stored, wanted)
+    )
+    for key in found | expected:
+        place = ", ".join(f"{of} {one}" for of, one in zip(keys, key, strict=True))
+        if key not in found:
+            yield f"{name} lacks a row that its package gives ({place})"
+        elif key not in expected:
+            yield f"{name} has a row that its package does not give ({place})"
+        elif found[key] != expected[key]:
+            for column, one, other in zip(columns, found[key], expected[key], strict=True):
+                if not _same(one, other):
+                    yield f"{name}.{column} is {one}, its package gives {other} ({place})"
+
+
+def _same(found: Any, due: Any) -> bool:
+    if isinstance(found, float | int) and isinstance(due, float):
+        return math.isclose(found, due, rel_tol=PRECISION, abs_tol=PRECISION)
+    return bool(found == due)

@@ -1,0 +1,68 @@
+"""Oracles of batches: each pass is filled as the batching policy declares."""
+
+import math
+from typing import Any, cast
+
+import numpy as np
+
+from kvscope.judge.oracles.run_tables import RunTables, bad_rows, combine, counts_of
+from kvscope.plan import registry
+from kvscope.plan.policy import Batching
+from kvscope.tables.oracle import Violations
+from kvscope.tables.phases import MIXED
+
+
+def batching_wrong(run: RunTables) -> Violations:
+    """Passes are filled as the batching policy declares (`cuts_prompts`, `mixes_phases`).
+
+    A prompt is computed whole, or cut where the rest exceeds what the pass may compute, or
+    anywhere; a pass does both prefill and decode, or never. What was scheduled of a ranked victim
+    before it was preempted counts.
+    """
+    policy, steps, most = policy_of(run), run.steps, most_tokens(run)
+    cut = run.batch["sampled_tokens"] == 0
+    parts, preempted = run.batch[cut], run.records.preemptions
+    at, scheduled = run.pass_of(parts), steps["scheduled_tokens"].to_numpy()
+    given_back = np.bincount(
+        run.pass_of(preempted), counts_of(preempted["scheduled_tokens"]), len(steps)
+    )
+    filled = (scheduled + given_back)[at]
+    both = steps["phase"] == MIXED
+    return combine(
+        bad_rows(
+            run.batch,
+            cut & (policy.cuts_prompts == "never"),
+            lambda _: f"a part of its tokens is computed, with {policy.name}",
+        ),
+        bad_rows(
+            parts,
+            (filled < most) & (most < math.inf) & (policy.cuts_prompts != "freely"),
+            lambda r: (
+                f"a part of its tokens is computed in a pass of {r['of_pass']}; the limit is {most}"
+            ),
+            of_pass=scheduled[at],
+        ),
+        bad_rows(
+            steps,
+            both & (not policy.mixes_phases),
+            lambda _: f"a pass does prefill and decode, with {policy.name}",
+        ),
+    )
+
+
+def policy_of(run: RunTables) -> Batching:
+    """The run's batching policy with its settings; one that promises nothing if none is set."""
+    settings = run.section("batching")
+    name = settings.get("name")
+    kind = Batching if name is None else cast(type[Batching], registry.load("batching", name))
+    return kind.model_construct(**settings)
+
+
+def most_tokens(run: RunTables) -> float:
+    """How many tokens a pass may compute by the settings; infinite if they do not say."""
+    return least(run.section("engine").get("max_num_batched_tokens"), policy_of(run).pass_tokens)
+
+
+def least(*limits: Any) -> float:
+    """The least of the limits that are given; infinite if none is."""
+    return min((one for one in limits if isinstance(one, int)), default=math.inf)

@@ -1,0 +1,249 @@
+"""Oracles of run.json: what it says of a run follows from the experiment's settings.
+
+Other oracles, their needs and the rules of validity believe these keys: a wrong one would turn them
+off.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from kvscope.collect.importer import PUBLISHED, content_digest, kinds
+from kvscope.judge.oracles.run_tables import OF_REQUEST, RunTables, counts_of
+from kvscope.judge.oracles.settings import Pair, differing
+from kvscope.judge.oracles.victims import policy_of
+from kvscope.plan import registry
+from kvscope.plan.actions import copies_blocks, loads_blocks, rebuilds_blocks
+from kvscope.plan.device import Device
+from kvscope.plan.parts import CacheSettings
+from kvscope.tables import OF_PREFIX_CACHE, evidence
+from kvscope.tables.added import job_table
+from kvscope.tables.copies import VIRTUAL_CLOCK, copies_of
+from kvscope.tables.disturbed import LOAD, DisturbanceVerdict, judge_repeats
+from kvscope.tables.kv_plan import layers_apart
+from kvscope.tables.oracle import Violations
+from kvscope.tables.runfile import (
+    EXPERIMENT_FILE,
+    KERNEL_EVENTS,
+    NSYS_EXPORT,
+)
+from kvscope.tables.runschema import EVIDENCE, JOBS, OTHER_CLOCKS, RunRecord
+from kvscope.tables.stalls import shape_classes
+
+Facts = Mapping[str, Any]
+OWN = ("warmup", "timings_s", "command", "disturbance", "profiler")
+"""Keys that only a measurement by kvscope has."""
+RESET = "reset_prefix_cache"
+"""vLLM's call that empties a prefix cache."""
+STRIDES = ("step_stride", "layer_stride", "head_stride")
+
+
+def origin_wrong(record: RunRecord) -> Violations:
+    """A run has an experiment.yaml, unless run.json names the files, or the server, that it is of.
+
+    It lists the evidence that such a run has.
+
+    An imported run has times of `published` source, a known kind, the id of its files, and nothing
+    that only a measurement has.
+    """
+    return differing(_of_import(record) if record.imported_from else _of_own_run(record))
+
+
+def _of_own_run(record: RunRecord) -> Iterator[Pair]:
+    server = record.recorded
+    due = evidence.of_recording(server.as_written()) if server else evidence.OWN
+    if record.schema_version >= EVIDENCE and record.complete:
+        yield "evidence that is missing", sorted(due - {*record.evidence}), []
+    yield f"whether {EXPERIMENT_FILE} is recorded", EXPERIMENT_FILE in record.files, not server
+    yield "faults of a run by kvscope", record.faults, []
+    if record.complete:
+        yield "whether a complete run has a reason for a failure", bool(record.reason), False
+
+
+def _of_import(record: RunRecord) -> Iterator[Pair]:
+    source = record.imported_from
+    assert source
+    hashes = [file.sha256 for file in source.files]
+    digest = record.experiment_id.rpartition("-")[2]
+    yield f"whether {EXPERIMENT_FILE} is recorded", EXPERIMENT_FILE in record.files, False
+    yield "whether published files are named", bool(hashes), True
+    yield "time_source", record.time_source, PUBLISHED
+    yield "keys of a measurement by kvscope", [key for key in OWN if record.states(key)], []
+    yield "imported_from.kind", source.kind in kinds(), True
+    yield "the end of experiment_id", digest, content_digest(hashes, source.series)
+
+
+def facts_differ(run: RunTables) -> Violations:
+    """run.json has the device, repeats, tracing, profiler and warm-up that the settings lead to.
+
+    What is known of a device, such as the source of its times, is declared by the device's class.
+    """
+
+    of_plan = (_of_device, _of_memory, _of_jobs, _of_tracing, _of_profiler)
+    sections = (*of_plan, _of_warm_up, _of_repeats)
+    return differing(pair for section in sections for pair in section(run))
+
+
+def _of_device(run: RunTables) -> Iterator[Pair]:
+    name, made = run.section("device").get("name"), run.engine
+    if name is None:
+        return
+    device = device_class(name)
+    source, allowed = run.record.time_source, device.time_sources()
+    yield "time_source", source, source if source in allowed else device.time_source
+    if run.record.schema_version >= EVIDENCE:
+        yield "evidence that is missing", sorted(device.evidence - run.evidence), []
+    yield "engine.copies_awaited", bool(made.copies_awaited), device.copies_awaited
+    yield "engine.computes", made.computes, device.allocates
+    yield "engine.times_layers", made.times_layers, device.times_layers
+    yield "whether there are GPUs", bool(run.record.hardware.gpus), bool(device.gpus)
+
+
+def _of_memory(run: RunTables) -> Iterator[Pair]:
+    made, cache, overflow = run.engine, run.section("cache"), run.section("overflow")
+    pool, layers = made.host_blocks_total, run.section("model").get("layers")
+    if pool and layers and "layout" in cache:
+        apart = layers_apart(run.kv_groups) if run.kv_groups else layers
+        pieces = CacheSettings.model_validate(cache).pieces(apart)
+        yield "engine.pieces_per_block", made.pieces_per_block, pieces
+    if pool and "host_memory" in overflow and made.states("host_memory"):
+        pinned = made.host_memory != "pageable"
+        yield "whether engine.host_memory is pinned", pinned, overflow["host_memory"] == "pinned"
+    workload = run.record.workload.workload
+    yield "workload.workload", workload, workload and run.section("workload").get("name")
+
+
+def _of_jobs(run: RunTables) -> Iterator[Pair]:
+    table, written = job_table(), run.record.schema_version >= JOBS
+    if table and written and "name" in run.section("overflow"):
+        recorded = table.table.file in run.record.files
+        due = policy_of(run).orders_jobs and run.record.complete
+        yield f"whether {table.table.file} is recorded", recorded, due
+
+
+def device_class(name: str) -> type[Device]:
+    """The class of a device; BadInput if no installed package has it."""
+    return cast(type[Device], registry.load("device", name))
+
+
+def _of_tracing(run: RunTables) -> Iterator[Pair]:
+    asked, model = run.section("tracing"), run.section("model")
+    if "name" not in asked:
+        return
+    traced = asked["name"] != "none"
+    recorded = run.record.tracing
+    yield "whether KV events are traced", recorded is not None, traced
+    yield f"whether {KERNEL_EVENTS} is recorded", KERNEL_EVENTS in run.record.files, traced
+    if not traced or not recorded:
+        return
+    for key, expected in asked.items():
+        yield f"tracing.{key}", recorded.stated(key), expected
+    steps, layers, heads = (asked.get(stride, 1) for stride in STRIDES)
+    for key, exist, stride in (("layers", "layers", layers), ("kv_heads", "kv_heads", heads)):
+        if exist in model:
+            yield f"tracing.{key}", recorded.stated(key), list(range(0, model[exist], stride))
+    yield "tracing.passes", recorded.passes, int((run.steps["step"] % steps == 0).sum())
+    clock = recorded.clock
+    virtual = bool(clock and clock.name == VIRTUAL_CLOCK)
+    yield "whether events are modeled", virtual, not run.by_clock
+    apart = [one for one in clock.samples if one.ticks != one.host_ns] if clock else []
+    yield "readings of the virtual clock that differ from the host's", len(apart) * virtual, 0
+
+
+def _of_profiler(run: RunTables) -> Iterator[Pair]:
+    requested, found = run.section("profiler").get("name"), run.record.profiler
+    if requested is None:
+        return
+    used, why = found and found.used, bool(found and found.reason)
+    due = "nsys" if requested != "none" else "none"
+    yield "profiler.requested", found and found.requested, requested
+    yield "profiler.used", used, due if used == "nsys" or not why else None
+    if not (used == "nsys" and why):
+        yield (
+            f"whether {NSYS_EXPORT} is recorded",
+            NSYS_EXPORT in run.record.files,
+            used == "nsys",
+        )
+
+
+def _of_warm_up(run: RunTables) -> Iterator[Pair]:
+    asked, found = run.records.settings.get("warmup"), run.record.warmup
+    if asked is None:
+        return
+    yield "whether there was a warm-up", bool(found.passes), asked > 0
+    measured, missed = set(shape_classes(run.steps)), set(found.uncovered_classes)
+    yield "uncovered classes that were not measured", sorted(missed - measured), []
+    covered = len(measured - missed) <= found.classes
+    yield "whether warmup.classes has the classes covered", covered, True
+    if not asked:
+        yield "what there is of a warm-up", found.classes or [*found.copies] or 0, 0
+    name, attention = run.section("device").get("name"), run.section("engine").get("attention")
+    repeats = len(run.records.numbers)
+    if name is None or not asked:
+        return
+    device = device_class(name)
+    checked = attention in device.attentions and device.attentions[attention].compared
+    compared = bool(run.engine.reference_checks.compared)
+    yield "whether attention was compared", compared, checked or None
+    if not run.repeats_warm_up:
+        return
+    copied = copies_of(run.records.copies)
+    yield "warmup.passes", found.passes, len(run.steps) * asked / repeats
+    yield "warmup.classes", found.classes, len(measured)
+    warm = {kind: one.count for kind, one in found.copies.items()}
+    due = {kind: one["count"] * asked / repeats for kind, one in copied.items()}
+    yield "copies in the warm-up", warm, due
+    if device.allocates:
+        back = _compared_copies(run) * asked / repeats
+        copies = run.engine.swap_checks.compared
+        yield "whether copies were compared", bool(copies), back > 0 or None
+        yield "engine.swap_checks.compared", copies, back
+
+
+def _compared_copies(run: RunTables) -> int:
+    """Resumptions whose blocks can be compared: swapped, and full ones, rebuilt or loaded."""
+    rows = run.resumptions.merge(
+        run.batch[[*OF_REQUEST, "step", "context_tokens"]], on=[*OF_REQUEST, "step"]
+    )
+    copied, size = rows["context_tokens"] > counts_of(rows["hit_tokens"]), run.records.block_size
+    full = rebuilds_blocks(rows["policy"]) & (rows["tokens"] >= size)
+    there = rows["tokens"] - rows["recomputed_tokens"] >= size
+    full |= loads_blocks(rows["policy"]) & there
+    return int(((copies_blocks(rows["policy"]) & copied) | full).sum())
+
+
+def _of_repeats(run: RunTables) -> Iterator[Pair]:
+    if run.records.settings.get("repeats") is None:
+        return
+    numbers, judged = run.records.numbers, run.record.disturbance
+    yield "repeats of clock", [entry.repeat for entry in run.record.clock.repeats], numbers
+    due = numbers if run.by_clock else []
+    yield "repeats of disturbance", [entry.repeat for entry in judged], due
+    yield from _of_disturbance(run.record)
+    yield "whether engine.leaked_blocks is recorded", run.engine.states("leaked_blocks"), True
+    yield from _of_prefix_cache(run)
+
+
+def _of_prefix_cache(run: RunTables) -> Iterator[Pair]:
+    """Each repeat began with an empty one, and has the tables of its blocks."""
+    emptied = {"emptied_by": RESET, "cached_blocks": 0}
+    due = [{"repeat": number} | emptied for number in run.records.numbers]
+    found = run.engine.prefix_cache
+    yield "engine.prefix_cache", found, due if run.caches_prefixes else []
+    for table in OF_PREFIX_CACHE:
+        recorded = table.file in run.record.files
+        yield f"whether {table.file} is recorded", recorded, run.caches_prefixes
+
+
+def _of_disturbance(record: RunRecord) -> Iterator[Pair]:
+    """The verdict on each repeat, from the load around it; older runs have not all of it."""
+    judged = record.disturbance
+    lacking = [entry.repeat for entry in judged if not all(map(entry.states, LOAD))]
+    if record.schema_version < OTHER_CLOCKS:
+        return
+    yield "repeats without the load that their disturbance follows from", lacking, []
+    if lacking:
+        return
+    verdicts = judge_repeats([entry.as_written() for entry in judged])
+    for entry, due in zip(judged, verdicts, strict=True):
+        found = {field: entry.stated(field) for field in DisturbanceVerdict._fields}
+        yield f"disturbance of repeat {entry.repeat}", found, due._asdict()

@@ -1,0 +1,54 @@
+"""Oracles of preemptions and resumptions: complete, in the right pass, with the right tokens."""
+
+import math
+from functools import cache
+
+import numpy as np
+
+from kvscope.judge.oracles.run_tables import TOLERANCE_S, RunTables, bad_rows
+from kvscope.judge.oracles.victims import policy_of
+from kvscope.judge.planned import experiment_of
+from kvscope.plan.actions import RECOMPUTE
+from kvscope.plan.policy import Overflow
+from kvscope.tables.oracle import Violations
+
+PREDICTED = ["tokens", "policy", "refused", "predicted_s"]
+"""What a prediction is compared by."""
+
+
+def prediction_wrong(run: RunTables) -> Violations | None:
+    """What a policy predicts for a victim is what the settings give for its tokens and the action.
+
+    Of a refused victim, it is what they give for some action that was refused, so not for
+    recomputing. They give it for some number of requests that run beside the victim or resume with
+    it. Policies that predict nothing, or from more than the settings, are not checked.
+    """
+    if policy_of(run).predictions_s is Overflow.predictions_s:
+        return None
+    experiment, lost = experiment_of(run.records), run.victims[run.victims["tokens"] > 0]
+    overflow, beside = experiment.overflow, range(experiment.engine.max_num_seqs)
+    predicted = cache(lambda *of: overflow.predictions_s(experiment, *of))
+    wrong = []
+    for tokens, action, refused, found_s in lost[PREDICTED].itertuples(index=False, name=None):
+        known = (predicted(tokens, others) for others in beside)
+        due_s = (
+            seconds
+            for each in known
+            for name, seconds in each.items()
+            if (name != RECOMPUTE.name if refused else name == action)
+        )
+        wrong.append(not any(math.isclose(found_s, one_s) for one_s in due_s))
+    return bad_rows(
+        lost,
+        np.array(wrong, bool),
+        lambda r: f"predicted_s is {r['predicted_s']}, by the settings {predicted(r['tokens'], 0)}",
+    )
+
+
+def preemption_misplaced(run: RunTables) -> Violations:
+    """A request is preempted while its pass is scheduled, or before it where requests wait."""
+    found, steps = run.victims, run.steps
+    at, time_s = run.pass_of(found), found["time_s"].to_numpy()
+    early = time_s < steps["before_s"].to_numpy()[at] - TOLERANCE_S
+    late = time_s > (steps["start_s"] + steps["schedule_s"]).to_numpy()[at] + TOLERANCE_S
+    return bad_rows(found, early | late, lambda _: "preempted outside the scheduling of its pass")

@@ -1,0 +1,36 @@
+"""The oracle that holds a run against its replay."""
+
+from kvscope.judge.oracles.rules import rules_of
+from kvscope.judge.oracles.run_tables import RunTables
+from kvscope.judge.twin.columns import JOBS, Tables
+from kvscope.judge.twin.compare import Comparison, compare
+from kvscope.judge.twin.told import Prompts
+from kvscope.tables import HOST_TABLES
+from kvscope.tables.oracle import Violations
+from kvscope.tables.run_view import RunView
+
+
+def differs_from_replay(run: RunTables) -> Violations:
+    """Every cell that follows from what was decided is what a replay of the decisions gives.
+
+    It is told which requests a pass computed and how many tokens of them, who was preempted or
+    aborted, what vLLM's offloading ordered, and the times. It has a KV cache, a prefix cache and a
+    host pool of its own. The columns are those that the run has evidence of.
+    """
+    found = comparison_of(run)
+    return Violations(found.count, found.words)
+
+
+def comparison_of(run: RunTables) -> Comparison:
+    """Replay of each repeat of a run, and the differences from it."""
+    records = run.records
+    repeats = ((number, tables_of(repeat)) for number, repeat in run.repeats.items())
+    prompts = Prompts(records.workload, records.block_size)
+    return compare(repeats, rules_of(run), run.evidence, prompts)
+
+
+def tables_of(records: RunView) -> Tables:
+    """The host tables of a run or of one of its repeats, by name, and its jobs."""
+    return {table.name: getattr(records, table.name) for table in HOST_TABLES} | {
+        JOBS: records.jobs
+    }

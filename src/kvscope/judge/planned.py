@@ -1,0 +1,18 @@
+"""The experiment that a run was measured of, as experiment.yaml has it."""
+
+from kvscope.plan.experiment import Experiment, load, read_settings
+from kvscope.tables.run_view import RunView, kept
+from kvscope.tables.runfile import EXPERIMENT_FILE, require_unchanged
+
+
+@kept
+def experiment_of(records: RunView) -> Experiment:
+    """The experiment; BadInput if the run has none, or one that cannot be used here."""
+    require_unchanged(records.directory, records.record, EXPERIMENT_FILE)
+    return load(records.directory / EXPERIMENT_FILE)
+
+
+def confirm_settings(records: RunView) -> None:
+    """Raise BadInput if the settings have another id than the run."""
+    require_unchanged(records.directory, records.record, EXPERIMENT_FILE)
+    read_settings(records.directory)

@@ -1,0 +1,232 @@
+"""vLLM's offloading: which blocks the host has, what is due to be stored, what a load may take.
+
+Blocks are stored as passes fill them, of prompts alone or of outputs as well, unless the host has
+equal ones. Once the host is full, blocks leave it in an order that depends on when copies end: what
+it has is then known between two bounds.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Collection, Generator, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from kvscope.judge.twin.memory import Blocks
+from kvscope.judge.twin.pool import Block
+from kvscope.judge.twin.requests import Request
+from kvscope.judge.twin.rules import Rules
+from kvscope.judge.twin.told import TOLERANCE_S, Job, Told
+
+
+@dataclass
+class Store:
+    """A store: its blocks of the KV cache, and the passes in which others might have got them.
+
+    That is where its request was preempted or, once it has ended, where a block was given to
+    another one. `loaded` are those of its blocks, by name, that were loaded, `perhaps` those that
+    this store or another one had. `sure`: it is known which blocks it has.
+    """
+
+    end_s: float
+    request: Request
+    blocks: set[Block]
+    sure: bool
+    loaded: set[Hashable] = field(default_factory=set)
+    perhaps: set[Hashable] = field(default_factory=set)
+    given_away: list[int] = field(default_factory=list)
+
+    @property
+    def loaded_blocks(self) -> tuple[int, int]:
+        """Least and greatest number of its blocks that were loaded."""
+        return len(self.loaded), len(self.loaded | self.perhaps)
+
+
+class Offloading:
+    """The blocks that vLLM's offloading keeps on the host, by the names of their tokens."""
+
+    def __init__(self, rules: Rules, told: Told, blocks: Blocks) -> None:
+        self._rules, self._told, self._blocks = rules, told, blocks
+        self._size = rules.block_size
+        self._stores_of: dict[Hashable, list[Store]] = {}  # that may have stored a block last
+        self.stores: dict[int, Store] = {}  # by job
+        self._under_way: list[Store] = []
+        self._given: set[Block] = set()  # to requests in this pass
+        self._last_blocks: dict[str, list[Block]] = {}  # of requests that have ended
+        self.stored_blocks = 0
+        self._offers: list[tuple[Request, int]] = []  # of this pass, by the schedule's order
+        self._ended: list[tuple[Request, int]] = []
+        self._rest: list[Job] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether blocks had to make room for others."""
+        return self.stored_blocks > self._rules.host_blocks_total
+
+    # ------------------------------------------------------------------ loads
+
+    def load(self, request: Request, job: Job) -> Iterator[str]:
+        """Note a load that begins; yields what is wrong with it."""
+        first, there = job.first_block, self._there(request)
+        if first * self._size != request.hit:
+            yield f"loads from block {first} on, and found {request.hit} tokens"
+        if job.blocks > there or (job.blocks < there and not self.full):
+            yield f"loads {job.blocks} blocks, the host has {there} that follow"
+        for at in range(first, first + min(job.blocks, there)):
+            name = self._blocks.name(request, at)
+            stores = self._stores_of.get(name, ())  # none, of a load from elsewhere
+            for store in stores:
+                (store.loaded if len(stores) == 1 else store.perhaps).add(name)
+        request.stored = first + job.blocks  # what follows is offered again
+
+    def _there(self, request: Request) -> int:
+        """Blocks that the host has, at most, after those that a request has found."""
+        first = request.hit // self._size
+        places = range(first, request.length // self._size)
+        return next(
+            (at - first for at in places if self._blocks.name(request, at) not in self._stores_of),
+            len(places),
+        )
+
+    # ------------------------------------------------------------------ stores
+
+    def offer(self, request: Request, tokens: int) -> None:
+        """The blocks that so many tokens of a request fill may be stored in this pass."""
+        self._offer(request, self._full(request, tokens))
+
+    def _offer(self, request: Request, full: int) -> None:
+        if full > request.stored:
+            self._offers.append((request, full))
+
+    def _full(self, request: Request, tokens: int) -> int:
+        """The blocks of a request that may be stored once so many tokens are computed."""
+        most = request.length if self._rules.stores_outputs else request.prompt
+        return min(min(tokens, most) // self._size, len(request.blocks))
+
+    def end(self, request: Request, aborted: bool) -> None:
+        """A request has ended: what it has filled since may be stored with the next pass."""
+        self._last_blocks[request.id] = list(request.blocks)
+        tokens = request.tokens if aborted else max(request.prompt, request.length - 1)
+        self._ended.append((request, self._full(request, tokens)))
+
+    # ------------------------------------------------------------------ stores that are waited for
+
+    def give(self, blocks: Iterable[Block]) -> None:
+        """A request has got these blocks in this pass, or found them."""
+        self._given.update(blocks)
+
+    def preempt(self, request: Request, step: int) -> None:
+        """A request is preempted: the pass waits for its stores, which read its blocks."""
+        for store in self._under_way:
+            if store.request is request:
+                store.given_away.append(step)
+
+    def end_pass(self, step: int) -> None:
+        """Note whose blocks have been given away; forget the stores that have ended before.
+
+        vLLM learns of an end with the output of a pass, or with an empty schedule after it.
+        """
+        for store in self._under_way:
+            if store.request.id in self._last_blocks and not store.blocks.isdisjoint(self._given):
+                store.given_away.append(step)
+        self._given.clear()
+        start_s = self._told.starts_s[step]
+        self._under_way = [store for store in self._under_way if store.end_s >= start_s]
+
+    def awaited(self, job: int, stated: int | None) -> int | None:
+        """The pass that waited for a store: the first that gave its blocks away while it went on.
+
+        Where none must have, the one that is stated if it may have, else None: a store that ended
+        since the pass before may be waited for, and so may one whose blocks are not known.
+        """
+        store, given_away = self.stores[job], self.stores[job].given_away
+        if given_away and store.sure:
+            begins_s = self._told.starts_s[given_away[0]]
+            if store.end_s > begins_s + TOLERANCE_S:
+                return given_away[0]
+        return stated if stated in given_away else None
+
+    # ------------------------------------------------------------------ which stores are due
+
+    def store(self, step: int) -> Iterator[str]:
+        """Note the stores of a pass; yields what is wrong with them.
+
+        With the last pass there are those of requests that ended with it.
+        """
+        ended, self._ended = self._ended, []
+        self._rest = yield from self._match(self._told.stores.get(step, ()))
+        for request, full in ended:
+            self._offer(request, full)
+        if step < len(self._told.starts_s) - 1:
+            self._rest = yield from self._match(self._rest)
+            yield from self._too_many()
+
+    def store_rest(self) -> Iterator[str]:
+        """Match the stores after the last pass; yields what is wrong."""
+        for request, full in self._ended:
+            self._offer(request, full)
+        self._rest = yield from self._match(self._rest)
+        yield from self._too_many()
+
+    def _too_many(self) -> Iterator[str]:
+        for job in self._rest:
+            yield f"request {job.request_id} has {job.blocks} blocks stored that are not due"
+            self.stored_blocks += job.blocks
+
+    def _match(self, jobs: Iterable[Job]) -> Generator[str, None, list[Job]]:
+        """Give each offer its job; yields what is wrong, and returns the jobs that are left."""
+        by_request: dict[str, deque[Job]] = defaultdict(deque)
+        for job in jobs:
+            by_request[job.request_id].append(job)
+        offers, self._offers = self._offers, []
+        for request, full in offers:
+            due, own = self._due(request, full), by_request[request.id]
+            if own and (due or self.full):
+                yield from self._store(request, full, due, own.popleft())
+            elif due and not self._lacks_room(due):
+                yield f"request {request.id} has blocks from {due[0]} on that are not stored"
+            if not due or not self._lacks_room(due):
+                request.stored = max(request.stored, full)
+        return [job for own in by_request.values() for job in own]
+
+    def _due(self, request: Request, full: int) -> list[int]:
+        """Places up to `full` of blocks that a request has not offered, and the host lacks."""
+        places = range(request.stored, full)
+        return [at for at in places if self._blocks.name(request, at) not in self._stores_of]
+
+    def _lacks_room(self, due: Sequence[int]) -> bool:
+        return self.stored_blocks + len(due) > self._rules.host_blocks_total
+
+    def _store(self, request: Request, full: int, due: list[int], job: Job) -> Iterator[str]:
+        first, last = job.first_block, job.first_block + job.blocks
+        stores = f"request {request.id} stores {job.blocks} blocks from {first} on"
+        if not self._lacks_room(due):
+            if (first, job.blocks) != (due[0], len(due)):
+                yield f"{stores}, due are {len(due)} from {due[0]} on"
+        elif first < request.stored or last > full:
+            yield f"{stores}, there are {request.stored} to {full - 1}"
+        elif not _covers(job, due):
+            yield f"{stores}, which lack some of {len(due)} that are due from {due[0]} on"
+        self.stored_blocks += job.blocks
+        places = range(max(first, request.stored), full)
+        sure = places if len(places) == job.blocks else sorted({first, *due}.intersection(places))
+        self._keep(request, job, sure if len(sure) == job.blocks else places, sure)
+        request.stored = max(request.stored, full)
+
+    def _keep(
+        self, request: Request, job: Job, places: Sequence[int], sure: Collection[int]
+    ) -> None:
+        """Blocks at some of the places are stored, at least those that are sure."""
+        held = self._last_blocks.get(request.id, request.blocks)
+        blocks = {held[at] for at in places if at < len(held)}
+        store = Store(job.end_s, request, blocks, len(places) == len(sure))
+        self.stores.setdefault(job.number, store)
+        self._under_way.append(store)
+        for at in places:
+            name = self._blocks.name(request, at)
+            others = [] if at in sure else self._stores_of.get(name, [])
+            self._stores_of[name] = [*others, store]
+
+
+def _covers(job: Job, due: Sequence[int]) -> bool:
+    """Whether a store can have all blocks that are due, its first one among its blocks."""
+    if not due:
+        return True
+    return job.first_block <= due[0] and job.blocks >= len(due) + (job.first_block < due[0])

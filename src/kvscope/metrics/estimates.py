@@ -1,0 +1,271 @@
+"""Values, ratios and differences of the metrics of experiments that are looked at together.
+
+Experiments of one campaign are compared over its rounds (`kvscope.base.rounds`), others as
+independent means, and a rehearsed one with rehearsed ones only. docs/METRICS.md has the formulas,
+under 'Rounds'.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from kvscope.base.rounds import Interval, Rounds
+from kvscope.base.time_sources import MODELED, REHEARSED
+from kvscope.metrics.measure import is_of_time, measures
+from kvscope.metrics.statistics import (
+    UNKNOWN,
+    Estimate,
+    difference,
+    independent_ratio,
+    paired_ratio,
+)
+
+# How a ratio was estimated, beside `modeled` and `rehearsed`: over rounds, adjusted for waiting or
+# as measured, or of means that no rounds connect.
+ADJUSTED, PAIRED, INDEPENDENT = "adjusted", "paired", "independent"
+
+
+@dataclass(frozen=True, eq=False)
+class ExperimentMetrics:
+    """A complete experiment: its settings and its `metrics` table, indexed by metric.
+
+    `repeats` is its `repeat_metrics` table; None of one that was not measured in rounds.
+    """
+
+    settings: Mapping[str, Any]
+    metrics: pd.DataFrame
+    repeats: pd.DataFrame | None = None
+
+    def estimate(self, metric: str) -> Estimate:
+        """A metric's estimate; NaN where the table has none."""
+        row = self._rows.get(metric)
+        if row is None:
+            return UNKNOWN
+        return Estimate(row["value"], row["ci_low"], row["ci_high"], row["repeats_valid"])
+
+    @cached_property
+    def modeled(self) -> bool:
+        """Whether its times are of a cost model."""
+        return bool(self.metrics["time_source"].iloc[0] == MODELED)
+
+    @cached_property
+    def rehearsed(self) -> bool:
+        """Whether a CPU was in the place of its GPU."""
+        return bool((self.metrics["time_source"] == REHEARSED).any())
+
+    @cached_property
+    def campaign(self) -> str | None:
+        """The campaign that measured all its repeats, or rehearsed them; None if there is none."""
+        found = [] if self.repeats is None else self.repeats["campaign"].unique().tolist()
+        if len(found) != 1 or found[0] is None:
+            return None
+        return f"{found[0]} {REHEARSED}" if self.rehearsed else str(found[0])
+
+    @cached_property
+    def _rows(self) -> dict[str, dict[str, Any]]:
+        return dict(zip(self.metrics.index, self.metrics.to_dict("records"), strict=True))
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio with its 95 % interval, how it was estimated, and of how many rounds."""
+
+    value: float
+    low: float
+    high: float
+    how: str = INDEPENDENT
+    rounds: int = 0
+
+    @property
+    def sign(self) -> int:
+        """1 if the interval is above 1, -1 if it is below, 0 if it has 1 in it."""
+        return (self.low > 1) - (self.high < 1)
+
+
+class Estimates:
+    """Estimates of each metric from several experiments, by the names that they are given."""
+
+    def __init__(self, experiments: Mapping[str, ExperimentMetrics]) -> None:
+        self._experiments = dict(experiments)
+        self._in_campaign: dict[tuple[str, str], _InCampaign] = {}
+
+    def ratio(self, metric: str, other: str, base: str) -> Ratio | None:
+        """The metric of `other` / that of `base`.
+
+        None where an interval is missing, or one of the two is not above 0: nothing is a multiple
+        of 0, and to 0 there is no share that could be averaged. None of a rehearsed experiment and
+        another one, too.
+        """
+        one, two = self._experiments[other], self._experiments[base]
+        if one.rehearsed != two.rehearsed:
+            return None
+        found = self._ratio(metric, other, base)
+        if found is None or not 0 < found.value < math.inf:
+            return None
+        return replace(found, how=REHEARSED) if one.rehearsed else found
+
+    def _ratio(self, metric: str, other: str, base: str) -> Ratio | None:
+        one, two = self._experiments[other], self._experiments[base]
+        if one.modeled or two.modeled:
+            return _modeled_ratio(one, two, metric)
+        if together := self._together(metric, other, base):
+            return together.ratio(other, base)
+        return _known(independent_ratio(one.estimate(metric), two.estimate(metric)))
+
+    def difference(self, metric: str, other: str, base: str) -> Estimate:
+        """The metric of `other` − that of `base`, in its unit; NaN where one was rehearsed."""
+        if len({self._experiments[name].rehearsed for name in (other, base)}) > 1:
+            return UNKNOWN
+        together = self._together(metric, other, base)
+        found = together.difference(other, base) if together else None
+        one, two = (self._experiments[name].estimate(metric) for name in (other, base))
+        return found or difference(one, two)
+
+    def apart(self, metric: str, other: str, base: str) -> Estimate:
+        """As `difference`; a modeled number without an interval is exact, as it has no noise."""
+        found = self.difference(metric, other, base)
+        pair = [self._experiments[name] for name in (other, base)]
+        if found.has_interval or not all(one.modeled for one in pair):
+            return found
+        one, two = (run.estimate(metric).ends for run in pair)
+        return replace(found, low=one[0] - two[1], high=one[1] - two[0])
+
+    def adjusted(self, name: str) -> pd.DataFrame:
+        """The `metrics` table of an experiment, times as if nothing had waited, if that is known.
+
+        The column `adjusted` says which.
+        """
+        metrics = self._experiments[name].metrics
+        found = [
+            own.adjusted(name) if (own := self._together(metric, name)) else None
+            for metric in metrics.index
+        ]
+        if not any(found):
+            return metrics.assign(adjusted=False)
+        known = [self._experiments[name].estimate(metric) for metric in metrics.index]
+        rows = [own or measured for own, measured in zip(found, known, strict=True)]
+        columns = pd.DataFrame(rows).set_axis(
+            ["value", "ci_low", "ci_high", "repeats_valid"], axis=1
+        )
+        columns = columns.set_axis(metrics.index).astype(metrics.dtypes[columns.columns])
+        return metrics.assign(**columns, adjusted=[own is not None for own in found])
+
+    def _together(self, metric: str, *names: str) -> "_InCampaign | None":
+        """The metric in the campaign that measured it in all of these; None without such one."""
+        campaigns = {self._experiments[name].campaign for name in names}
+        key = str(next(iter(campaigns))), metric
+        if len(campaigns) > 1 or key not in self._rows:
+            return None
+        if key not in self._in_campaign:
+            declared = measures().get(metric)
+            errors = declared.uncertainty if declared else None
+            own = self._rows.get((key[0], errors.name)) if errors else None
+            self._in_campaign[key] = _InCampaign(self._rows[key], own)
+        found = self._in_campaign[key]
+        return found if {*names} <= found.names else None
+
+    @cached_property
+    def _rows(self) -> dict[tuple[str, str], pd.DataFrame]:
+        """The rows of all repeats by campaign and metric, with the experiments' names."""
+        frames = [
+            one.repeats.assign(name=name, campaign=one.campaign)
+            for name, one in self._experiments.items()
+            if one.repeats is not None and one.campaign is not None
+        ]
+        if not frames:
+            return {}
+        groups = pd.concat(frames, ignore_index=True).groupby(["campaign", "metric"])
+        return {(str(campaign), str(metric)): rows for (campaign, metric), rows in groups}
+
+
+class _InCampaign:
+    """One metric in the rounds of a campaign; `errors` are those of its method, if it has any."""
+
+    def __init__(self, rows: pd.DataFrame, errors: pd.DataFrame | None) -> None:
+        self._rows, self._errors = rows, errors
+        self.names = {*rows["name"]}
+        # The logarithms of those that are always above 0.
+        self._positive = {*rows["name"]} - {*rows.loc[rows["value"] <= 0, "name"]}
+        self._of_time = is_of_time(rows["unit"].iloc[0])
+        self._found: dict[str, pd.Series] = {}
+
+    def ratio(self, other: str, base: str) -> Ratio | None:
+        if {other, base} <= self._positive:
+            rounds = self._rounds
+            found = self._widened(rounds.ratio(other, base), other, base)
+            how = ADJUSTED if rounds.adjusts else PAIRED
+            return _known(found, how, rounds.count(other, base))
+        one, two = self._by_round(other), self._by_round(base)
+        both = one.index.intersection(two.index)
+        errors = self._error(other), self._error(base)
+        found = paired_ratio(one[both].tolist(), two[both].tolist(), errors)
+        return _known(found, PAIRED, len(both))
+
+    def difference(self, other: str, base: str) -> Estimate | None:
+        """None where rounds give no interval of it."""
+        if not {other, base} <= self._positive:
+            return None
+        found, count = self._rounds.difference(other, base), self._rounds.count(other, base)
+        known = Estimate(found.value, found.low, found.high, count)
+        return known if known.has_interval else None
+
+    def adjusted(self, name: str) -> Estimate | None:
+        """An experiment's own value where nothing waits; None where it is not adjusted."""
+        if not (self._of_time and name in self._positive and self._rounds.adjusts):
+            return None
+        found = self._widened(self._rounds.value(name), name)
+        return Estimate(found.value, found.low, found.high, self._rounds.count(name, name))
+
+    @cached_property
+    def _rounds(self) -> Rounds:
+        rows = self._rows[self._rows["name"].isin(self._positive)]
+        waits = rows["waiting"].fillna(0.0) * self._of_time
+        columns = (rows["name"], rows["round"], rows["value"], waits)
+        return Rounds(*(column.tolist() for column in columns))
+
+    def _by_round(self, name: str) -> pd.Series:
+        """The metric in each round: the mean of a sitting's repeats."""
+        if name not in self._found:
+            rows = self._rows[self._rows["name"] == name]
+            self._found[name] = rows.groupby("round")["value"].mean()
+        return self._found[name]
+
+    def _widened(self, found: Interval, *names: str) -> Interval:
+        """An interval to which the method's errors are added, as shares of the means."""
+        if self._errors is None:
+            return found
+        shares = [self._error(name) / float(self._by_round(name).mean()) for name in names]
+        half = math.hypot(math.log(found.high / found.low) / 2, *shares)
+        return Interval(found.value, found.value / math.exp(half), found.value * math.exp(half))
+
+    def _error(self, name: str) -> float:
+        """The mean error of the method; 0 of a metric without one."""
+        errors = self._errors
+        return 0.0 if errors is None else float(errors.loc[errors["name"] == name, "value"].mean())
+
+
+def _known(found: Interval, how: str = INDEPENDENT, rounds: int = 0) -> Ratio | None:
+    if math.isnan(found.low):
+        return None
+    return Ratio(found.value, found.low, found.high, how, rounds)
+
+
+def _modeled_ratio(one: ExperimentMetrics, base: ExperimentMetrics, metric: str) -> Ratio | None:
+    """A ratio with the range that the ends of the intervals allow.
+
+    Two modeled numbers without intervals have no noise and are compared as they are.
+    """
+    number, other = one.estimate(metric), base.estimate(metric)
+    if not other.value > 0:
+        return None
+    value = number.value / other.value
+    if one.modeled and base.modeled and not (number.has_interval or other.has_interval):
+        return None if math.isnan(value) else Ratio(value, value, value, MODELED)
+    if not (number.has_interval and other.has_interval):
+        return None
+    high = number.high / other.low if other.low > 0 else math.inf
+    return Ratio(value, max(0.0, number.low) / other.high, high, MODELED)

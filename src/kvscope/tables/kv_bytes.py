@@ -1,0 +1,101 @@
+"""The KV cache of a server: what its blocks hold of requests, and what losing a request costs."""
+
+from dataclasses import dataclass
+
+from kvscope.tables.kv_group import KvGroup
+
+
+@dataclass(frozen=True)
+class HeldBlocks:
+    """The blocks of each group that a request of `tokens` holds, and the most in its prefill."""
+
+    tokens: int
+    blocks: tuple[int, ...]
+    most: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class AttentionLayers:
+    """FLOPs of a layer for each pair of a token and one that it attends to.
+
+    It attends to those within a window, or to those of its chunk, if it is so limited.
+    """
+
+    pair_flops: int
+    window_tokens: int | None = None
+    chunk_tokens: int | None = None
+
+    def flops(self, tokens: int) -> int:
+        """Those of so many tokens."""
+        chunk = self.chunk_tokens or max(1, tokens)
+        whole, rest = divmod(tokens, chunk)
+        window = self.window_tokens
+        return self.pair_flops * (whole * pairs(chunk, window) + pairs(rest, window))
+
+
+@dataclass(frozen=True)
+class KvPlan:
+    """vLLM's plan for one model, memory and platform.
+
+    All groups share one pool of `blocks` blocks. `capacity_tokens` and
+    `max_concurrency` are what vLLM logs as it starts. `held` has an entry for each length that was
+    asked for, None where no such request can run. `weights` are the parameters that each token is
+    multiplied with. `refused` is why a server with such blocks does not start on this platform.
+    """
+
+    model: str
+    platform: str
+    max_model_len: int
+    max_num_batched_tokens: int
+    prefix_caching: bool
+    kv_cache_dtype: str
+    memory_bytes: int
+    blocks: int
+    capacity_tokens: int
+    max_concurrency: float
+    groups: tuple[KvGroup, ...]
+    held: tuple[HeldBlocks | None, ...]
+    weights: int
+    attention: tuple[AttentionLayers, ...]
+    refused: str | None = None
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block of the pool."""
+        return self.groups[0].block_bytes
+
+    def useful_bytes(self, held: HeldBlocks) -> int:
+        """Bytes of contents in the blocks that a request holds."""
+        return sum(
+            n * group.useful_bytes for n, group in zip(held.blocks, self.groups, strict=True)
+        )
+
+    def padding_bytes(self, held: HeldBlocks) -> int:
+        """Bytes of padding in the blocks that a request holds."""
+        groups = zip(held.blocks, self.groups, strict=True)
+        return sum(blocks * (g.padded_bytes - g.useful_bytes) for blocks, g in groups)
+
+    def reserved_bytes(self, held: HeldBlocks) -> int:
+        """Bytes of the pool that the blocks of a request take."""
+        return sum(held.blocks) * self.block_bytes
+
+    def requests(self, held: HeldBlocks) -> int:
+        """Requests that fit in the pool at once; vLLM keeps one block for itself."""
+        return (self.blocks - 1) // max(1, sum(held.blocks))
+
+    def swap_bytes(self, held: HeldBlocks) -> int:
+        """Bytes that a swap of a request moves: its contents, out and back."""
+        return 2 * self.useful_bytes(held)
+
+    def recompute_flops(self, tokens: int) -> int:
+        """To compute so many tokens again: weights twice each, and attention to earlier tokens."""
+        return 2 * self.weights * tokens + sum(layer.flops(tokens) for layer in self.attention)
+
+
+def pairs(tokens: int, window_tokens: int | None = None) -> int:
+    """Pairs of a token and one that it attends to, itself among them.
+
+    n (n + 1) / 2 without a window; with one of w tokens, each token has at most w.
+    """
+    inside = min(tokens, window_tokens or tokens)
+    return inside * (inside + 1) // 2 + (tokens - inside) * inside
