@@ -117,8 +117,8 @@ def row(seed: int, directory: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"seed": seed}
     for experiment in experiments(seed):
         run, policy = directory / experiment.id, experiment.overflow.name
-        if reason := batch.run_one(batch.Job(experiment, run)):
-            sys.exit(f"seed {seed}, {policy}: {reason}")
+        if error := batch.run_one(batch.Job(experiment, run)):
+            sys.exit(f"seed {seed}, {policy}: {error}")
         records = read_records(run)
         for verdict in judge_tables(records):
             if verdict.state == VIOLATED:

@@ -44,7 +44,7 @@ import pyarrow.parquet as pq
 from kvscope.base.errors import BadInput
 from kvscope.base.layout import experiment_directory, tables_directory
 from kvscope.base.quantities import plural
-from kvscope.cli.batch import Job, run_modeled
+from kvscope.cli.batch import Job, run_all
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope.run.display import Line
@@ -225,7 +225,7 @@ def run(study: str, overrides: Sequence[str], results: Path) -> int:
         )
     jobs = [Job(one, experiment_directory(results, one.id), tables=True) for one in planned]
     with Line(sys.stderr) as line:
-        return run_modeled(jobs, line)
+        return run_all(jobs, line)
 
 
 def compare(study: str | None, overrides: Sequence[str], results: Path) -> int:

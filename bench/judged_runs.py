@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kvscope.base.errors import KvscopeError
 from kvscope.base.layout import experiment_directory
-from kvscope.cli.batch import Job, run_modeled
+from kvscope.cli.batch import Job, run_all
 from kvscope.judge.records import Records, read_records
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
@@ -105,6 +105,6 @@ def make(results: Path, names: Iterable[str] = RUNS) -> dict[str, Records]:
         if not (place / "run.done").exists()
     ]
     with Line(sys.stderr) as line:
-        if jobs and run_modeled(jobs, line):
+        if jobs and run_all(jobs, line):
             raise KvscopeError("a run failed; its reason is above")
     return {name: read_records(place) for name, place in places.items()}

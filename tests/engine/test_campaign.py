@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import psutil
@@ -52,7 +53,8 @@ def wanted(experiments: list[Experiment], results: Path, force: bool = False) ->
 def measure(experiments: list[Experiment], results: Path, **more: bool) -> dict[str, str | None]:
     """By id, why an experiment has no run."""
     with no_trace():
-        return campaign.measure(wanted(experiments, results, **more), lambda words: None)
+        failures = campaign.measure(wanted(experiments, results, **more), lambda words: None)
+    return {i: None if error is None else str(error) for i, error in failures.items()}
 
 
 def descendants() -> list[psutil.Process]:
@@ -383,13 +385,13 @@ def test_killed_engines_and_zygotes_cost_no_round(tmp_path: Path, monkeypatch: p
         zygotes.append(self.pid)
         return found
 
-    def serving(self: engines.ParkedEngine, measured_in: dict) -> int:
+    def serving(self: engines.ParkedEngine, measured_in: dict, *tell: Any) -> int:
         served.append(self.pid)
         if len(served) in (3, 6):  # before its repeat
             psutil.Process(self.pid).kill()
         if len(served) == 5:
             psutil.Process(zygotes[-1]).kill()
-        return serve(self, measured_in)
+        return serve(self, measured_in, *tell)
 
     monkeypatch.setattr(engines.Zygote, "fork", forked)
     monkeypatch.setattr(engines.ParkedEngine, "serve", serving)

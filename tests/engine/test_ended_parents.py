@@ -39,7 +39,7 @@ KINDS = {
     ),
     "dry batch that imports vLLM": Kind(
         ("run", "--multirun", "device=dry", "seed=range(0,500)", "--results", "{}/results"),
-        lambda _: names("kvscope.cli.batch"),
+        lambda place: lambda family: bool(family) and not [*place.glob("results/*/*/run.json")],
     ),
     "campaign that imports vLLM": Kind(
         ("run", "--multirun", *LONG, "seed=1,2", "--results", "{}/results"),
@@ -47,7 +47,7 @@ KINDS = {
     ),
     "campaign": Kind(
         ("run", "--multirun", *LONG, "seed=1,2", "--results", "{}/results"),
-        lambda place: locked(place, ".progress.json"),
+        lambda place: locked(place, ".session.lock"),
     ),
     "noise": Kind(("doctor", "--noise"), lambda _: names("kvscope.run.zygote")),
 }

@@ -1,26 +1,23 @@
 """What goes wrong costs no more than itself, and is said.
 
-Measured processes whose supervisor is killed are real ones here: no forks.
+Campaigns that are killed import vLLM themselves here.
 """
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import pandas as pd
 import psutil
 import pytest
 
-from kvscope.base.errors import BadInput
-from kvscope.base.files import read_json
+from kvscope.base.errors import BadInput, KvscopeError
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope.report.check_run import check_run
-from kvscope.run import supervisor
+from kvscope.run import engines, profiler
 from tests.warm import Warm
 
 from .conftest import AMPLE, ROOT, SMALL, Runner, kvscope
@@ -65,43 +62,14 @@ def test_check_by_hand(copy):
     assert "Traceback" not in done.stderr
 
 
-def test_a_killed_measurement_keeps_its_finished_repeats_and_says_so(warm: Warm, tmp_path):
-    out = tmp_path / "run"
-    words = [*SMALL, AMPLE, "profiler=none"]
-    words = [w.replace("repeats=2", "repeats=500") for w in words]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "kvscope.cli", "run", *words, "--out", str(out)],
-        cwd=ROOT,
-        env=os.environ | warm.variables,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    session = out / "attempt" / "session.json"
-    while not session.exists() or len(read_json(session)["clock"]["repeats"]) < 2:
-        assert process.poll() is None
-        time.sleep(0.05)
-    (measured,) = psutil.Process(process.pid).children()
-    os.kill(measured.pid, signal.SIGKILL)
-    _, words_said = process.communicate()
-    assert process.returncode == 1
-    assert "was killed by SIGKILL" in words_said
-    facts = read_json(out / "run.json")
-    assert facts["status"] == "failed"
-    repeats = range(len(facts["clock"]["repeats"]))
-    assert len(repeats) >= 2
-    for name in ("requests", "steps", "batch"):  # whichever was being written
-        assert set(pd.read_parquet(out / f"{name}.parquet")["repeat"]) == {*repeats}
-    assert "was killed by SIGKILL" in check_run(out)[0]
-
-
-@pytest.mark.parametrize("profiler", ["none", "auto"])
-def test_a_supervisor_that_is_killed_takes_its_measured_process_with_it(
-    warm: Warm, tmp_path, profiler
-):
+@pytest.mark.parametrize("profiling", ["none", "auto"])
+def test_a_command_that_is_killed_takes_its_engine_with_it(
+    warm: Warm, tmp_path: Path, profiling: str
+) -> None:
     out = tmp_path / "run"
     words = [w.replace("repeats=2", "repeats=500") for w in (*SMALL, AMPLE)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "kvscope.cli", "run", *words, f"profiler={profiler}", "--out", out],
+        [sys.executable, "-m", "kvscope.cli", "run", *words, f"profiler={profiling}", "--out", out],
         cwd=ROOT,
         stderr=subprocess.DEVNULL,
     )
@@ -128,46 +96,49 @@ def experiment(*overrides: str) -> Experiment:
     return planned.experiment
 
 
-def fake_nsys(directory: Path, monkeypatch, profile: str) -> None:
-    """An nsys whose `profile` does what the given shell text does; "$@" is the command to run."""
+def fake_nsys(directory: Path, monkeypatch: pytest.MonkeyPatch, launch: str) -> None:
+    """An nsys whose `launch` does what the given shell text does; "$@" is the command to run."""
     script = directory / "nsys"
     script.write_text(
         "#!/bin/sh\n"
-        '[ "$1" = --version ] && { echo "NVIDIA Nsight Systems version 0.0"; exit; }\n'
-        'while [ "${1#-}" != "$1" ] || [ "$1" = profile ]; do shift; done\n'
-        f"{profile}\n"
+        'case "$1" in --version) echo "NVIDIA Nsight Systems version 0.0"; exit;; esac\n'
+        'case "$1" in start|stop) exit;; esac\n'
+        'while [ "${1#-}" != "$1" ] || [ "$1" = launch ]; do shift; done\n'
+        f"{launch}\n"
     )
     script.chmod(0o755)
     monkeypatch.setenv("KVSCOPE_NSYS", str(script))
 
 
-def test_an_nsys_that_does_not_start_costs_the_trace_only(warm: Warm, tmp_path, monkeypatch):
-    fake_nsys(tmp_path, monkeypatch, "echo cannot start >&2; exit 1")
+@pytest.mark.parametrize(
+    ("launch", "reason"),
+    [
+        ("echo cannot start >&2; exit 1", "the process that imports vLLM ended: cannot start"),
+        ('exec "$@"', "nsys left no report"),
+    ],
+)
+def test_an_nsys_that_fails_costs_the_trace_only(
+    warm: Warm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch: str, reason: str
+) -> None:
+    fake_nsys(tmp_path, monkeypatch, launch)
     facts = warm.run(experiment("profiler=auto"), tmp_path / "run")
-    assert (facts["status"], facts["profiler"]["used"]) == ("complete", "none")
-    assert "nsys failed" in facts["profiler"]["reason"]
+    assert (facts["status"], facts["profiler"]["reason"]) == ("complete", reason)
     assert check_run(tmp_path / "run") == []
 
 
-def test_an_nsys_that_hangs_costs_the_trace_only(warm: Warm, tmp_path, monkeypatch):
-    fake_nsys(tmp_path, monkeypatch, '"$@"; sleep 1000')
-    monkeypatch.setattr(supervisor, "PROFILER_GRACE_S", 2.0)
-    facts = warm.run(experiment("profiler=auto"), tmp_path / "run")
-    assert facts["status"] == "complete"
-    assert "did not finish" in facts["profiler"]["reason"]
-    assert check_run(tmp_path / "run") == []
+def test_a_profiler_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "START_LIMIT_S", 0.5)
+    with (
+        engines.Zygote(os.environ, (), tmp_path / "log", ("sleep", "1000")) as zygote,
+        pytest.raises(KvscopeError, match="vLLM was not imported within"),
+    ):
+        zygote.start()
+    assert not psutil.Process().children()
 
 
-def test_an_nsys_that_leaves_no_report_is_found_out_in_spite_of_its_exit_code(
-    warm: Warm, tmp_path, monkeypatch
-):
-    fake_nsys(tmp_path, monkeypatch, '"$@"; exit 0')
-    facts = warm.run(experiment("profiler=auto"), tmp_path / "run")
-    assert facts["status"] == "complete"
-    assert facts["profiler"]["reason"] == "nsys left no report"
-
-
-def test_nsys_that_is_demanded_and_absent_is_one_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr(supervisor, "find_nsys", lambda: None)
+def test_nsys_that_is_demanded_and_absent_is_one_sentence(
+    warm: Warm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiler, "find_nsys", lambda: None)
     with pytest.raises(BadInput, match="profiler: 'nsys' is requested"):
-        supervisor.run(experiment("profiler=nsys"), tmp_path / "run")
+        warm.run(experiment("profiler=nsys"), tmp_path / "run")

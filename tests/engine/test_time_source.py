@@ -17,9 +17,10 @@ from kvscope.base.time_sources import MEASURED, MODELED, REHEARSED
 from kvscope.engine.devices.platform import Platform, platform_of
 from kvscope.plan.grid import expand
 from kvscope.plan.layers import SHIPPED_CONFIG
-from kvscope.run import supervisor
+from kvscope.run import lifecycle
+from kvscope.run.lifecycle import run_facts
+from kvscope.run.profiler import Profiling
 from kvscope.run.session import Session, summary
-from kvscope.run.supervisor import Profiling, run_facts
 from kvscope.tables.copies import DEVICE_CLOCK, HOST_CLOCK, VIRTUAL_CLOCK
 
 pytestmark = pytest.mark.engine
@@ -91,7 +92,7 @@ def test_who_records_asks_the_platform(
     engine: Any = SimpleNamespace(kv_blocks_total=1, host_blocks_total=0, kv_groups=())
     assert session.context(engine, 0).time_source == source
     profiling = Profiling("none", None)
-    monkeypatch.setattr(supervisor, "hardware", dict[str, Any])
+    monkeypatch.setattr(lifecycle, "hardware", dict[str, Any])
     # Who has no session asks no GPU: the device says what it declares.
     for told, expected in (({}, MEASURED), ({"time_source": "told"}, "told")):
         facts = run_facts(used.experiment, tmp_path, {**told}, "it crashed", profiling, 1.0)

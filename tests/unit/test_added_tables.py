@@ -21,7 +21,7 @@ from kvscope.engine.recording import Recording
 from kvscope.judge.oracles.added import added_differ
 from kvscope.judge.records import Records
 from kvscope.plan.grid import expand
-from kvscope.run import campaign, supervisor
+from kvscope.run import campaign, lifecycle
 from kvscope.run.added import added_rows
 from kvscope.run.provenance import table_origins
 from kvscope.tables import STEPS, attempts, runfile
@@ -231,14 +231,15 @@ def test_a_campaign_ends_with_a_sentence_and_keeps_what_it_measured(
             raise self
 
     monkeypatch.setattr(campaign, "Zygote", Killed)
-    monkeypatch.setattr(supervisor, "require_vllm", lambda computes: None)
+    monkeypatch.setattr(lifecycle, "require_vllm", lambda computes: None)
     overrides = ["workload=fixed", "workload.num_requests=2", "profiler=none", "repeats=3"]
     experiment = expand(None, overrides, ROOT / "config").experiments[0].experiment
     directory = experiment_directory(tmp_path, experiment.id)
     attempt = directory / attempts.ATTEMPT
 
     def measure() -> Any:
-        return campaign.measure([campaign.Wanted(experiment, directory)], print)[experiment.id]
+        wanted = [campaign.Wanted(experiment, directory)]
+        return str(campaign.measure(wanted, print)[experiment.id])
 
     install(levels=ADDED)
     with pytest.raises(Killed):

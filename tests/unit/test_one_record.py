@@ -50,8 +50,8 @@ def digs() -> Iterator[str]:
 
 
 def test_no_module_digs_in_run_json() -> None:
-    """The supervisor gives the contents of run.json to who asked for the run."""
-    assert [place for place in digs() if not place.startswith("supervisor.py:")] == []
+    """Who made a run is given the contents of its run.json."""
+    assert [place for place in digs() if not place.startswith("virtual.py:")] == []
 
 
 @pytest.mark.parametrize(

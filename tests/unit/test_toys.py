@@ -148,7 +148,7 @@ def test_a_figure_that_fails_is_named_with_its_package(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("kind", registry.KINDS)
 def test_planning_and_supervising_load_no_vllm(kind: str) -> None:
     program = (
-        "import sys; from kvscope.plan import registry; import kvscope.run.supervisor;"
+        "import sys; from kvscope.plan import registry; import kvscope.run.campaign;"
         f"classes = registry.load_all({kind!r}).values();"
         "from pkgutil import resolve_name;"
         "[resolve_name(c.platform) for c in classes if hasattr(c, 'platform')];"

@@ -23,7 +23,7 @@ import pytest
 import yaml
 
 from kvscope import tables
-from kvscope.cli.batch import Job, run_modeled
+from kvscope.cli.batch import Job, run_all
 from kvscope.plan.grid import expand
 from kvscope.run.display import Line
 from kvscope.tables import runfile
@@ -33,7 +33,7 @@ PRICED = ROOT / "tests" / "priced"
 KEPT = ROOT / ".cache" / "runs"
 KEPT_S = 86_400  # at least
 # What reads runs, and makes none.
-READERS = {"analyse", "cluster", "commands", "judge", "record", "report"}
+READERS = {"cli", "judge", "metrics", "report"}
 TABLES = ("requests", "steps", "batch", "preemptions", "transfers", "workload", "kv_groups")
 
 SMALL = (
@@ -154,7 +154,7 @@ def main(directory: Path) -> int:
         (planned,) = expand(None, list(last.values()), ROOT / "config").experiments
         jobs.append(Job(planned.experiment, directory / name))
     with Line(sys.stderr) as line:
-        return run_modeled(jobs, line)
+        return run_all(jobs, line)
 
 
 def _key() -> str:

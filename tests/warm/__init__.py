@@ -1,17 +1,16 @@
-"""Measured processes without the 15 s that importing vLLM takes: forks of one warm process.
+"""Campaigns without the 15 s that importing vLLM takes: their zygotes are forks of a warm process.
 
-With `Warm.variables` in its environment, a supervisor starts `python -m kvscope.run.session …` as
+With `Warm.variables` in its environment, a campaign starts `python -m kvscope.run.zygote …` as
 ever, and `sitecustomize.py` makes a stand-in of it (`stand_in.py`), which passes its arguments,
 environment, directory and streams to the warm process (`server.py`). That forks, and the fork is
-the measured process. The stand-in ends as the fork ends; the fork is killed when the stand-in is.
-So it is with the zygote of a campaign, `python -m kvscope.run.zygote …`.
-Supervisor, locks, files and engine are the real ones.
+the zygote. The stand-in ends as the fork ends; the fork is killed when the stand-in is.
+Campaign, locks, files and engine are the real ones.
 
 A process with other variables than the warm one's (those of a profiler), or with another kvscope
 (an installed wheel), is no stand-in: it imports vLLM itself.
 
-A modeled run that `Warm.run` makes is one of a process that makes many, as those of a study are
-(`kvscope.cli.batch`): its engine starts in a second. `modeled.py` is that process.
+A run on a virtual clock that `Warm.run` makes is one of a process that makes many, as those of a
+study are (`kvscope.cli.batch`): its engine starts in a second. `virtual.py` is that process.
 
 With KVSCOPE_WARM_COMMANDS in the environment, `kvscope` and `snakemake` are forks, too. Signals
 are not passed on, except SIGKILL.
@@ -31,11 +30,14 @@ from typing import Any
 from unittest import mock
 
 import kvscope
+from kvscope.base.errors import BadInput
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
-from kvscope.run import supervisor
+from kvscope.run import campaign
 from kvscope.run.environment import measured_environment
 from kvscope.run.locks import hold_lock
+from kvscope.tables import runfile
+from kvscope.tables.attempts import ATTEMPT
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -57,7 +59,7 @@ class Warm:
         (planned,) = expand(None, [], ROOT / "config").experiments
         self.environment = measured_environment(planned.experiment)
         self.directory, self.address = directory, directory / "socket"
-        self.modeled: subprocess.Popen[bytes] | None = None
+        self.virtual: subprocess.Popen[bytes] | None = None
         directory.mkdir(exist_ok=True)
         with hold_lock(directory, "starting"):
             if not self.address.exists():
@@ -88,7 +90,7 @@ class Warm:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Of the environment: they make a measured process a stand-in."""
+        """Of the environment: they make a zygote a stand-in."""
         path = os.environ.get("PYTHONPATH")
         return {"PYTHONPATH": f"{self.directory}:{path}" if path else str(self.directory)}
 
@@ -98,34 +100,53 @@ class Warm:
         return self.variables | {"KVSCOPE_WARM_COMMANDS": "1"}
 
     def run(self, experiment: Experiment, directory: Path) -> dict[str, Any]:
-        """`supervisor.run`, whose measured process is a fork or, of a modeled run, of many."""
-        needs = measured_environment(experiment)
-        if not experiment.device.allocates and self._fits(needs):
-            return self._run_modeled(experiment, directory)
+        """Run an experiment as `kvscope run` does; the contents of run.json.
+
+        BadInput if it cannot be run.
+        """
+        if not experiment.device.allocates:
+            return self._run_virtual(experiment, directory)
         with mock.patch.dict(os.environ, self.variables):
-            return supervisor.run(experiment, directory)
+            wanted = [campaign.Wanted(experiment, directory)]
+            (error,) = campaign.measure(wanted, lambda _: None).values()
+        if isinstance(error, BadInput):
+            raise error
+        attempt = directory / ATTEMPT
+        return runfile.read_run(attempt if error and attempt.exists() else directory)
 
     def _fits(self, environment: dict[str, str]) -> bool:
         """Whether the environment differs from the warm process's in what may differ alone."""
         differing = {key for key, _ in environment.items() ^ self.environment.items()}
         return differing <= {*FREE} - {"TOY"}
 
-    def _run_modeled(self, experiment: Experiment, directory: Path) -> dict[str, Any]:
-        if self.modeled is None or self.modeled.poll() is not None:
-            with (self.directory / f"modeled-{os.getpid()}.log").open("ab") as log:
-                self.modeled = subprocess.Popen(
-                    [sys.executable, "-m", "tests.warm.modeled"],
-                    cwd=ROOT,
-                    env=self.environment,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                )
-        assert self.modeled.stdin
-        assert self.modeled.stdout
-        pickle.dump((experiment, directory.absolute()), self.modeled.stdin)
-        self.modeled.stdin.flush()
-        facts, error = pickle.load(self.modeled.stdout)
+    def _run_virtual(self, experiment: Experiment, directory: Path) -> dict[str, Any]:
+        needs = measured_environment(experiment)
+        if not self._fits(needs):
+            with self._start_virtual(needs) as process:
+                return self._ask(process, experiment, directory)
+        if self.virtual is None or self.virtual.poll() is not None:
+            self.virtual = self._start_virtual(self.environment)
+        return self._ask(self.virtual, experiment, directory)
+
+    def _start_virtual(self, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
+        with (self.directory / f"virtual-{os.getpid()}.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "tests.warm.virtual"],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+
+    def _ask(
+        self, process: "subprocess.Popen[bytes]", experiment: Experiment, directory: Path
+    ) -> dict[str, Any]:
+        assert process.stdin
+        assert process.stdout
+        pickle.dump((experiment, directory.absolute()), process.stdin)
+        process.stdin.flush()
+        facts, error = pickle.load(process.stdout)
         if error is not None:
             raise error
         return facts  # type: ignore[no-any-return]

@@ -3,7 +3,7 @@
 import os
 import sys
 
-MEASURED = (["-m", "kvscope.run.session"], ["-m", "kvscope.run.zygote"])
+ZYGOTE = ["-m", "kvscope.run.zygote"]
 COMMANDS = ("kvscope", "kvscope.cli", "snakemake")
 
 
@@ -30,7 +30,7 @@ def stand_in(words: list[str]) -> None:
         {name: value for name, value in environment.items() if name not in free}
         for environment in (os.environ, fits["environment"])
     )
-    if words[:2] in MEASURED and own != warm:
+    if words[:2] == ZYGOTE and own != warm:
         return
     first = os.getcwd() if words[0] == "-m" else os.path.dirname(words[0])
     request = {
@@ -38,12 +38,12 @@ def stand_in(words: list[str]) -> None:
         "path": [first, *sys.path],
         "directory": os.getcwd(),
         "environment": dict(os.environ),
-        "link": int(words[2]) if words[:2] == MEASURED[1] else None,
+        "link": int(words[2]) if words[:2] == ZYGOTE else None,
     }
     # A program of its own, since a measured process is known by its command line.
     given = (fits["stand_in"], os.path.join(here, "socket"), json.dumps(request))
     os.execv(sys.executable, [sys.executable, "-I", "-S", *given])
 
 
-if sys.orig_argv[1:3] in MEASURED or is_command(sys.orig_argv[1:]):
+if sys.orig_argv[1:3] == ZYGOTE or is_command(sys.orig_argv[1:]):
     stand_in(sys.orig_argv[1:])

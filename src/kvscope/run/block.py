@@ -87,6 +87,23 @@ Show = Callable[[str], None]
 """Shows one line on the terminal, in place of the one before."""
 
 
+@dataclass
+class Told:
+    """Shows how far a campaign is: its stage, and the phase of the engine that is waited for."""
+
+    show: Show
+    words: str = ""
+
+    def stage(self, words: str) -> None:
+        """Show the stage that begins, such as the round of a block."""
+        self.words = words
+        self.show(words)
+
+    def __call__(self, phase: str, share: float) -> None:
+        """Show the share of a phase that is done, with the stage that it is in."""
+        self.show(f"{self.words or phase}{f': {100 * share:.0f} %' if share else ''}")
+
+
 def serve_rounds(group: Group, block: Block, show: Show) -> None:
     """Serve complete rounds until the block's rule ends them; those served before count."""
     before_s, began_s = sum(group.measured(block.numbers).time), time.monotonic()

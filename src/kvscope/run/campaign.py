@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kvscope.base.errors import BadInput
+from kvscope.base.errors import BadInput, KvscopeError
 from kvscope.base.files import make_directory, read_json, write_json
 from kvscope.base.machine import system_text
 from kvscope.base.processes import exit_on_signals
@@ -27,21 +27,21 @@ from kvscope.plan import together
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.fields import MAX_REPEATS
 from kvscope.plan.repeats import StoppingRule
-from kvscope.run import supervisor
+from kvscope.run import lifecycle
 from kvscope.run.attempt import (
     keep_whole_repeats,
     read_session,
     repeats_of,
     require_added_tables,
 )
-from kvscope.run.block import Block, Show, serve_rounds, widest
+from kvscope.run.block import Block, Show, Told, serve_rounds, widest
 from kvscope.run.engines import Zygote
 from kvscope.run.environment import measured_environment
 from kvscope.run.locks import SUPERVISOR_LOCK, hold_lock
 from kvscope.run.placement import gpu_clocks, placement
 from kvscope.run.profiled import profile
+from kvscope.run.profiler import Profiling, choose_profiler
 from kvscope.run.rounds import PROFILED, Group, Member, hold_locks
-from kvscope.run.supervisor import Profiling, choose_profiler
 from kvscope.tables import attempts, runfile
 
 CAMPAIGN = "campaign.json"  # of an attempt
@@ -79,14 +79,14 @@ class Campaign:
     key
         the comparisons that end the rounds are those in its section; of all sections if None
     failed
-        by id, why there is no run
+        by id, the error for which there is no complete run
     """
 
     wanted: dict[str, Wanted]
     id: str
     show: Show
     key: str | None = None
-    failed: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, KvscopeError] = field(default_factory=dict)
     began_s: float = field(default_factory=time.time)
     clocks: list[dict[str, str]] = field(default_factory=gpu_clocks)
 
@@ -115,13 +115,18 @@ class Campaign:
         ]
 
 
-def measure(wanted: Sequence[Wanted], show: Show, key: str | None = None) -> dict[str, str | None]:
-    """Measure experiments together; by id why one has no complete run, None if it has.
+def measure(
+    wanted: Sequence[Wanted], show: Show, key: str | None = None
+) -> dict[str, KvscopeError | None]:
+    """Measure experiments together; by id the error for which one has no complete run, or None.
 
-    A finished run is kept, as `supervisor.run` says. With `key`, the comparisons that end the
-    rounds are those in its section.
+    A finished run of the same experiment is kept unless `force` is set or a new measurement is
+    requested (`attempts.request_again`). The new measurement is made in attempt/ and replaces the
+    old one when it is complete; a failed one never replaces a complete one. A second process for
+    the same directory waits, and then finds the run finished. With `key`, the comparisons that end
+    the rounds are those in its section.
     """
-    found: dict[str, str | None] = {one.experiment.id: None for one in wanted}
+    failures: dict[str, KvscopeError | None] = {one.experiment.id: None for one in wanted}
     with ExitStack() as stack:
         stack.enter_context(exit_on_signals())
         # In one order, so that two campaigns do not wait for each other.
@@ -129,13 +134,13 @@ def measure(wanted: Sequence[Wanted], show: Show, key: str | None = None) -> dic
             make_directory(directory)
             stack.enter_context(hold_lock(directory, SUPERVISOR_LOCK))
         pending = [
-            one for one in wanted if supervisor.is_wanted(one.experiment, one.directory, one.force)
+            one for one in wanted if lifecycle.is_wanted(one.experiment, one.directory, one.force)
         ]
         for lot in _of_one_zygote(pending):
             campaign = Campaign(lot, _campaign_id(lot.values()), show, key)
             run(campaign)
-            found |= campaign.failed
-    return found
+            failures |= campaign.failed
+    return failures
 
 
 def _of_one_zygote(wanted: Sequence[Wanted]) -> list[dict[str, Wanted]]:
@@ -157,8 +162,8 @@ def run(campaign: Campaign) -> None:
             _begin(campaign, one)
         except BadInput as error:
             if not _is_ours(campaign, one):
-                supervisor.refuse(one.experiment, one.directory, str(error))
-            campaign.failed[i] = str(error)
+                lifecycle.refuse(one.experiment, one.directory, str(error))
+            campaign.failed[i] = error
     members = campaign.members
     if not members:
         return
@@ -166,9 +171,12 @@ def run(campaign: Campaign) -> None:
     design = together.design([member.experiment for member in members.values()])
     environment = measured_environment(first)
     modules = platform_of(first).worker_modules
-    profilings = {i: choose_profiler(member.experiment) for i, member in members.items()}
+    profilings = {
+        i: choose_profiler(member.experiment.profiler.name) for i, member in members.items()
+    }
     with hold_locks(members.values()), scratch_directory() as temporary:
         environment["TMPDIR"] = str(temporary)  # where killed engines leave what they have there
+        campaign.show("importing vLLM")
         with Zygote(environment, modules, temporary / "zygote.log") as zygote:
             _serve(campaign, design, zygote)
         left = {i: m for i, m in campaign.members.items() if profilings[i].nsys}
@@ -177,7 +185,7 @@ def run(campaign: Campaign) -> None:
             profilings |= {i: replace(profilings[i], reason=why) for i, why in failed.items()}
     for i, member in members.items():
         facts = _facts(campaign, member, profilings[i])
-        supervisor.settle(campaign.wanted[i].directory, facts)
+        lifecycle.settle(campaign.wanted[i].directory, facts)
 
 
 def _serve(campaign: Campaign, design: together.Design, zygote: Zygote) -> None:
@@ -189,8 +197,9 @@ def _serve(campaign: Campaign, design: together.Design, zygote: Zygote) -> None:
         members = {i: m for i, m in campaign.members.items() if i in block.ids}
         if all(_begun(m.directory)["ended"] for i, m in members.items() if i not in later):
             continue
-        with Group(members, zygote, campaign.id, parked) as group:
-            serve_rounds(group, block, campaign.show)
+        told = Told(campaign.show)
+        with Group(members, zygote, campaign.id, parked, told) as group:
+            serve_rounds(group, block, told.stage)
             group.finish()
         campaign.failed |= group.failed
         width = widest(group.measured(block.numbers), block.pairs)
@@ -198,14 +207,14 @@ def _serve(campaign: Campaign, design: together.Design, zygote: Zygote) -> None:
             _note(campaign, i, _ended(campaign, design, i, width))
     for i, one in campaign.wanted.items():
         if ended := _begun(one.member.directory).get("ended"):
-            campaign.failed |= {i: ended["reason"]} if ended["reason"] else {}
+            campaign.failed |= {i: KvscopeError(ended["reason"])} if ended["reason"] else {}
 
 
 def _ended(campaign: Campaign, design: together.Design, id_: str, width: float) -> dict[str, Any]:
     """Entries of run.json for an experiment whose rounds have ended."""
     ids = next(group for group in design.groups if id_ in group)
     return {
-        "reason": campaign.failed.get(id_),
+        "reason": str(campaign.failed[id_]) if id_ in campaign.failed else None,
         "half_width_share": None if math.isnan(width) else width,
         "campaign": {
             "id": campaign.id,
@@ -228,7 +237,7 @@ def _facts(campaign: Campaign, member: Member, profiling: Profiling) -> dict[str
     ended = _begun(directory)["ended"]
     width, reason = ended["half_width_share"], ended["reason"]
     total_s = _total_s(session)
-    facts = supervisor.run_facts(experiment, directory, session, reason, profiling, total_s)
+    facts = lifecycle.run_facts(experiment, directory, session, reason, profiling, total_s)
     return facts | {
         "repeats": experiment.stopping.facts(len(measured), math.nan if width is None else width),
         "campaign": ended["campaign"],
@@ -257,7 +266,7 @@ def _begin(campaign: Campaign, one: Wanted) -> None:
             then = "once that is mended, run this again: what was measured is kept"
             raise BadInput(f"{error}; {then}") from None
     else:
-        supervisor.begin(one.experiment, one.directory)
+        lifecycle.begin(one.experiment, one.directory)
         _note(campaign, one.experiment.id, None)
 
 

@@ -16,6 +16,7 @@ from kvscope.base.errors import KvscopeError
 from kvscope.base.processes import end_with_parent, kill
 from kvscope.base.reading import last_line
 from kvscope.run.link import Link, Lost, Silent
+from kvscope.run.progress import Tell, tell_nobody
 from kvscope.tables.runfile import LOG_FILE
 
 # A zygote that dies again and again is not started for ever.
@@ -23,6 +24,8 @@ MOST_ZYGOTES = 3
 END_LIMIT_S = 30.0
 # An engine that says nothing for this long hangs, and is killed.
 SILENCE_LIMIT_S = 1800.0
+# So is a zygote that has not imported vLLM after so long.
+START_LIMIT_S = 900.0
 
 
 class Zygote:
@@ -68,6 +71,9 @@ class Zygote:
             raise KvscopeError("the process that forks engines is no longer needed")
         try:
             self._link = self._link or self._start()
+        except Silent:
+            self.end()
+            raise KvscopeError(f"vLLM was not imported within {START_LIMIT_S:.0f} s") from None
         except Lost:
             self.end()
             raise KvscopeError(f"the process that imports vLLM ended{self._last_words()}") from None
@@ -119,7 +125,7 @@ class Zygote:
                 pass_fds=[theirs.fileno()],
             )
         theirs.close()
-        ours.receive()
+        ours.receive(START_LIMIT_S)
         return ours
 
     def _last_words(self) -> str:
@@ -146,17 +152,17 @@ class ParkedEngine:
         self.directory, self.pid = directory, pid
         self._link = link
 
-    def await_ready(self) -> int:
+    def await_ready(self, tell: Tell = tell_nobody) -> int:
         """Wait until the engine is warm; how many repeats its attempt has. Lost if it ended."""
-        return int(self._expect("ready")["repeats"])
+        return int(self._expect("ready", tell)["repeats"])
 
-    def serve(self, measured_in: dict[str, Any]) -> int:
+    def serve(self, measured_in: dict[str, Any], tell: Tell = tell_nobody) -> int:
         """Measure a repeat; how many there are then. Lost if the engine ended.
 
         `measured_in` is added to its entry in run.json.
         """
         self._link.send(serve=measured_in)
-        return int(self._expect("served")["served"])
+        return int(self._expect("served", tell)["served"])
 
     def end(self) -> None:
         """Let the engine finish its records and wait for its end; Lost if it had ended before.
@@ -183,12 +189,17 @@ class ParkedEngine:
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)  # it leads its session
 
-    def _expect(self, word: str) -> dict[str, Any]:
-        try:
-            message, _ = self._link.receive(SILENCE_LIMIT_S)
-        except Silent:
-            self.kill()
-            raise
-        if word not in message:
-            raise Lost  # it failed: session.json has the reason
-        return message
+    def _expect(self, word: str, tell: Tell = tell_nobody) -> dict[str, Any]:
+        while True:
+            try:
+                message, _ = self._link.receive(SILENCE_LIMIT_S)
+            except Silent:
+                self.kill()
+                raise Lost(f"the engine made no progress for {SILENCE_LIMIT_S:.0f} s") from None
+            if word in message:
+                return message
+            if (
+                "share" not in message
+            ):  # it failed: session.json has the reason, or cannot be written
+                raise Lost(message.get("ended"))
+            tell(message["phase"], message["share"])

@@ -11,7 +11,11 @@ MOST_DESCRIPTORS = 4
 
 
 class Lost(Exception):
-    """The process at the other end has ended."""
+    """The process at the other end has ended; `reason` is why, if it could say so."""
+
+    def __init__(self, reason: str | None = None) -> None:
+        super().__init__(reason or "")
+        self.reason = reason
 
 
 class Silent(Lost):
@@ -43,6 +47,18 @@ class Link:
         """Send a message with descriptors of this process; Lost if the other end is closed."""
         try:
             socket.send_fds(self._end, [json.dumps(message).encode()], list(descriptors))
+        except (BrokenPipeError, ConnectionResetError):
+            raise Lost from None
+
+    def offer(self, **message: Any) -> None:
+        """Send a message if there is room for it, without waiting; Lost if the other end is closed.
+
+        A sender that is measured must not wait for a reader.
+        """
+        try:
+            self._end.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            pass
         except (BrokenPipeError, ConnectionResetError):
             raise Lost from None
 

@@ -84,7 +84,7 @@ def measure_noise(
                 tell(f"round {number}, {_percent(found.resolution)}, {left:.0f} s left")
             group.finish()
         if group.failed:
-            raise KvscopeError("; ".join(group.failed.values()))
+            raise KvscopeError("; ".join(map(str, group.failed.values())))
     return found
 
 

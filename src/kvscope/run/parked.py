@@ -13,11 +13,11 @@ from kvscope.engine.marks import Marks, NvtxMarks
 from kvscope.run.link import Link, Lost
 from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, end_with_holder, hold_lock
 from kvscope.run.progress import Progress
-from kvscope.run.session import STARTING, Session, conclude, measure_repeat, prepare
+from kvscope.run.session import Session, conclude, measure_repeat, prepare
 
 
-def main(directory: Path, link: Link, annotate: bool) -> int:
-    """Serve repeats of the experiment in `directory` until told to end; the exit code.
+def main(directory: Path, link: Link, annotate: bool) -> None:
+    """Serve repeats of the experiment in `directory` until told to end.
 
     With `annotate` they have NVTX ranges.
     """
@@ -25,15 +25,12 @@ def main(directory: Path, link: Link, annotate: bool) -> int:
     with hold_lock(directory, SESSION_LOCK):
         end_with_holder(directory, SUPERVISOR_LOCK)
         session = Session.begin(directory)
-        code = conclude(session, lambda: serve_on_demand(session, link, marks))
-        say(link, ended=True)
-    return code
+        say(link, ended=conclude(session, lambda: serve_on_demand(session, link, marks)))
 
 
 def serve_on_demand(session: Session, link: Link, marks: Marks) -> None:
     """Be ready, measure a repeat for each request, and return when there are no more."""
-    progress = Progress(session.directory)
-    progress.begin(session.output_tokens, STARTING)
+    progress = Progress(lambda phase, share: say(link, wait=False, phase=phase, share=share))
     with marks.range(RUN), prepare(session, marks, progress) as engine:
         say(link, ready=True, repeats=len(session.repeats))
         while "serve" in (request := receive(link)):
@@ -50,9 +47,9 @@ def receive(link: Link) -> dict[str, Any]:
     return request
 
 
-def say(link: Link, **message: Any) -> None:
-    """Send a message; ends the process if its campaign has ended."""
+def say(link: Link, wait: bool = True, **message: Any) -> None:
+    """Send a message, or drop it rather than wait; ends the process if its campaign has ended."""
     try:
-        link.send(**message)
+        link.send(**message) if wait else link.offer(**message)
     except Lost:
         os._exit(1)

@@ -62,7 +62,7 @@ def profile(
                 with Group(dict([item]), zygote) as group:
                     _serve(group, session, zygote, one_at_a_time)
                 if group.failed:
-                    return group.failed[item[0]]
+                    return str(group.failed[item[0]])
             return export(nsys, item[1].directory, environment)
         except KvscopeError as error:
             return str(error)

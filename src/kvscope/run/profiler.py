@@ -1,4 +1,4 @@
-"""Finds NVIDIA Nsight Systems, and checks that it records kvscope's NVTX ranges."""
+"""Finds NVIDIA Nsight Systems, checks that it records NVTX ranges, and chooses it for a run."""
 
 import os
 import shutil
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kvscope.base.errors import BadInput
 from kvscope.base.processes import end_with_parent, kill, version_of
@@ -75,6 +76,40 @@ def _version(path: Path) -> str | None:
         return None
     line, _ = version_of([path, "--version"], VERSION, ANSWER_LIMIT_S)
     return line.rpartition(" ")[2] or None
+
+
+@dataclass(frozen=True)
+class Profiling:
+    """The profiler of a run: what was requested, what is used, and why they differ."""
+
+    requested: str
+    nsys: Nsys | None
+    reason: str | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """The entry of run.json."""
+        return {
+            "requested": self.requested,
+            "used": "nsys" if self.nsys else "none",
+            "reason": self.reason,
+            "version": self.nsys.version if self.nsys else None,
+        }
+
+
+def choose_profiler(requested: str) -> Profiling:
+    """Select nsys if it is requested or allowed ('auto') and it is installed.
+
+    BadInput if it is requested and not installed.
+    """
+    if requested == "none":
+        return Profiling(requested, None)
+    nsys = find_nsys()
+    if nsys is None and requested == "nsys":
+        raise BadInput(
+            "profiler: 'nsys' is requested but Nsight Systems is not installed; run `make nsys`, "
+            "set KVSCOPE_NSYS to its path, or use profiler=auto or profiler=none"
+        )
+    return Profiling(requested, nsys, None if nsys else "Nsight Systems is not installed")
 
 
 def verify_capture(nsys: Nsys) -> str | None:

@@ -1,60 +1,38 @@
-"""The progress of a run, which the measured process writes to a small file for its supervisor.
+"""The progress of a measured process, in output tokens, which it tells now and then."""
 
-A file works through a profiler between the two processes, and a few writes per second do not affect
-the measurement.
-"""
-
-import json
 import time
-from pathlib import Path
+from collections.abc import Callable
 
-PROGRESS_FILE = ".progress.json"
-SECONDS_BETWEEN_WRITES = 0.25
+SECONDS_BETWEEN_WORDS = 0.25
+
+Tell = Callable[[str, float], None]
+"""Takes a phase of a run, and the share of it that is done."""
+
+
+def tell_nobody(_phase: str, _share: float) -> None:
+    """Take progress that nobody looks at."""
 
 
 class Progress:
-    """The measured process's side: counts output tokens, warm-up included."""
+    """Counts the output tokens of a phase, and tells how many there are a few times a second."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._path = directory / PROGRESS_FILE
-        self._total = self._done = 0
+    def __init__(self, tell: Tell = tell_nobody) -> None:
+        self._tell = tell
         self._phase = ""
-        self._written = 0.0
+        self._total = self._done = 0
+        self._told_s = 0.0
 
-    def begin(self, total: int, phase: str) -> None:
-        """Start with `total` expected output tokens."""
-        self._total, self._phase = total, phase
-        self._write()
-
-    def add_total(self, tokens: int) -> None:
-        """Increase the expected output tokens."""
-        self._total += tokens
-
-    def phase(self, phase: str) -> None:
-        """Begin a new phase of the run."""
-        self._phase = phase
-        self._write()
+    def begin(self, phase: str, total: int = 0) -> None:
+        """Begin a phase of so many output tokens, 0 if it has none."""
+        self._phase, self._total, self._done = phase, total, 0
+        self._say()
 
     def advance(self, tokens: int) -> None:
         """Count generated output tokens."""
         self._done += tokens
-        if time.monotonic() - self._written > SECONDS_BETWEEN_WRITES:
-            self._write()
+        if time.monotonic() - self._told_s > SECONDS_BETWEEN_WORDS:
+            self._say()
 
-    def _write(self) -> None:
-        self._written = time.monotonic()
-        state = {"done": self._done, "total": self._total, "phase": self._phase}
-        # Renamed into place, so that the reader never sees a partial file; fsync is not needed.
-        temporary = self._path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(state), encoding="utf-8")
-        temporary.replace(self._path)
-
-
-def read_progress(directory: Path) -> tuple[int, int, str]:
-    """(tokens done, expected tokens, phase) as last written; zeros before the first write."""
-    path = directory / PROGRESS_FILE
-    if not path.exists():
-        return 0, 0, "starting"
-    state = json.loads(path.read_text(encoding="utf-8"))
-    return state["done"], state["total"], state["phase"]
+    def _say(self) -> None:
+        self._told_s = time.monotonic()
+        self._tell(self._phase, self._done / self._total if self._total else 0.0)

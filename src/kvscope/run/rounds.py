@@ -18,11 +18,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from kvscope.base import rounds
+from kvscope.base.errors import BadInput, KvscopeError
 from kvscope.plan.experiment import Experiment
 from kvscope.run.attempt import read_session, repeats_of
 from kvscope.run.engines import ParkedEngine, Zygote
 from kvscope.run.link import Lost
 from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, hold_lock
+from kvscope.run.progress import Tell, tell_nobody
 from kvscope.tables.runfile import LOG_FILE
 
 # An engine that ends without a word is forked again, but not for ever.
@@ -52,8 +54,9 @@ def hold_locks(members: Iterable[Member]) -> Iterator[None]:
 class Group:
     """The members' engines, from the beginning of a `with` block to its end.
 
-    The caller holds the members' locks (`hold_locks`). `failed` has the reasons of
-    the members that are left out, by name; `parked` is false if engines stand one at a time.
+    The caller holds the members' locks (`hold_locks`). `failed` has the errors of the members that
+    are left out, by name; `parked` is false if engines stand one at a time. `tell` takes the
+    progress of the engine that is waited for.
     """
 
     def __init__(
@@ -62,11 +65,12 @@ class Group:
         zygote: Zygote,
         id_: str | None = None,
         parked: bool = True,
+        tell: Tell = tell_nobody,
     ) -> None:
         self.members = dict(members)
         self.id = id_ or uuid.uuid4().hex[:12]
-        self.failed: dict[str, str] = {}
-        self._zygote, self._parked = zygote, parked
+        self.failed: dict[str, KvscopeError] = {}
+        self._zygote, self._parked, self._tell = zygote, parked, tell
         self._engines: dict[str, ParkedEngine] = {}
         self._losses: dict[str, int] = defaultdict(int)  # one after another
 
@@ -111,12 +115,12 @@ class Group:
         try:
             if not self._parked:
                 self._fork(name)
-                self._engines[name].await_ready()
-            self._engines[name].serve(dict(measured_in))
+                self._engines[name].await_ready(self._tell)
+            self._engines[name].serve(dict(measured_in), self._tell)
             if not self._parked:
                 self._engines[name].end()
-        except Lost:
-            self._replace(name)
+        except Lost as lost:
+            self._replace(name, lost)
             return False
         self._losses[name] = 0
         return True
@@ -131,8 +135,8 @@ class Group:
             if self._parked:
                 with suppress(Lost):
                     self._engines[name].end()
-            if reason := read_session(self.members[name].directory).get("reason"):
-                self.failed[name] = reason
+            if error := _error(self.members[name].directory):
+                self.failed[name] = error
 
     def measured(self, numbers: Container[int] | None = None) -> rounds.Rounds:
         """The duration of every repeat in these of the campaign's rounds, in s, and its waiting."""
@@ -165,32 +169,38 @@ class Group:
         engine = self._zygote.fork(member.directory, member.experiment.device.threads)
         self._engines[name] = engine
 
-    def _replace(self, name: str) -> None:
+    def _replace(self, name: str, lost: Lost) -> None:
         """Fork a lost engine again; the member has failed if it said why, or was lost too often."""
         directory = self.members[name].directory
         self._losses[name] += 1
         self._engines[name].close()
         with hold_lock(directory, SESSION_LOCK):  # until its predecessor has ended
-            reason = read_session(directory).get("reason")
-        if self._losses[name] > MOST_LOSSES:
-            reason = (
-                reason or f"the engine was lost {MOST_LOSSES} times; see {directory / LOG_FILE}"
-            )
-        if reason:
-            self.failed[name] = reason
+            error = _error(directory) or (KvscopeError(lost.reason) if lost.reason else None)
+        if error is None and self._losses[name] > MOST_LOSSES:
+            error = KvscopeError(f"the engine was lost {MOST_LOSSES} times; see {LOG_FILE}")
+        if error is not None:
+            self.failed[name] = error
         elif self._parked:
             self._fork(name)
             self._await_ready(name)
 
     def _await_ready(self, name: str) -> None:
         try:
-            self._engines[name].await_ready()
-        except Lost:
-            self._replace(name)
+            self._engines[name].await_ready(self._tell)
+        except Lost as lost:
+            self._replace(name, lost)
 
     def _kill(self) -> None:
         for engine in self._engines.values():
             engine.kill()
+
+
+def _error(directory: Path) -> KvscopeError | None:
+    """Why the measured process of an attempt gave up, by its own words."""
+    session = read_session(directory)
+    if not (reason := session.get("reason")):
+        return None
+    return BadInput(reason) if session.get("bad_input") else KvscopeError(reason)
 
 
 def _waiting(entry: Mapping[str, float | None]) -> float:

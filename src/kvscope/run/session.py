@@ -1,13 +1,10 @@
-"""The measured process: build the engine, warm up, repeat, record.
+"""The measurement of an experiment: build the engine, warm up, repeat, record.
 
-Run as `python -m kvscope.run.session DIR [--annotate]`; DIR holds `experiment.yaml`. After each
-repeat it writes the tables of all repeats so far and `session.json`, what the supervising process
-(`run.supervisor`) needs for `run.json`: a crash costs the repeat under way and no other.
+After each repeat it writes the tables of all repeats so far and `session.json`, of which `run.json`
+is made (`run.lifecycle`): a crash costs the repeat under way and no other.
 """
 
-import argparse
 import gc
-import os
 import sys
 import time
 import traceback
@@ -24,9 +21,9 @@ from kvscope.base import homes
 from kvscope.base.errors import BadInput, CannotWrite, KvscopeError
 from kvscope.base.files import write_json
 from kvscope.base.interval import half_width_share
-from kvscope.base.ranges import REPEAT, RUN, WARM_UP
+from kvscope.base.ranges import REPEAT, WARM_UP
 from kvscope.engine.devices.platform import Platform, platform_of
-from kvscope.engine.marks import Marks, NvtxMarks
+from kvscope.engine.marks import Marks
 from kvscope.engine.port import Engine
 from kvscope.engine.recording import Recording
 from kvscope.plan.experiment import Experiment, load
@@ -35,7 +32,6 @@ from kvscope.run.added import added_rows
 from kvscope.run.attempt import keep_whole_repeats, read_repeats, read_session, repeats_of
 from kvscope.run.disturbance import MachineSample, reference_work_s
 from kvscope.run.events import EventRecorder, recorder_of
-from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, end_with_holder, hold_lock
 from kvscope.run.progress import Progress
 from kvscope.run.recorder import (
     RECORDED,
@@ -52,8 +48,6 @@ from kvscope.tables.kv_group import KvGroup
 from kvscope.tables.runfile import EXPERIMENT_FILE, KERNEL_EVENTS, SESSION_FILE
 from kvscope.tables.throughput import throughput_tokens_per_s
 from kvscope.workload.requests import Request, build, to_frame
-
-STARTING = "starting the engine"
 
 
 @dataclass
@@ -162,25 +156,6 @@ class Session:
         )
 
 
-def measure(session: Session, marks: Marks, progress: Progress) -> None:
-    """Warm up, then repeat until the stopping rule ends the run.
-
-    After an exception, the session holds the finished repeats.
-    """
-    stopping = session.experiment.stopping
-    progress.begin(session.output_tokens * (session.experiment.warmup + stopping.min), STARTING)
-    with marks.range(RUN), prepare(session, marks, progress) as engine:
-        while not stopping.ends(
-            number := len(session.repeats),
-            half_width_share(session.throughputs),
-            session.measured_s,
-        ):
-            progress.phase(f"repeat {number + 1}/{max(number + 1, stopping.min)}")
-            if number >= stopping.min:
-                progress.add_total(session.output_tokens)
-            measure_repeat(session, engine, marks, progress)
-
-
 @contextmanager
 def prepare(session: Session, marks: Marks, progress: Progress) -> Iterator[Engine]:
     """The engine of the session's experiment, warm, until the end of a `with` block.
@@ -188,6 +163,7 @@ def prepare(session: Session, marks: Marks, progress: Progress) -> Iterator[Engi
     Warm-up serves the whole request list, so that it covers every shape class of the repeats.
     """
     experiment, began = session.experiment, time.perf_counter()
+    progress.begin("starting the engine")
     with ExitStack() as stack:
         engine = stack.enter_context(session.platform.run_engine(session.directory))
         session.timings_s.setdefault("start_engine", time.perf_counter() - began)
@@ -198,7 +174,7 @@ def prepare(session: Session, marks: Marks, progress: Progress) -> Iterator[Engi
         began = time.perf_counter()
         with engine.check_results() as checks:
             for number in range(experiment.warmup):
-                progress.phase(f"warm-up {number + 1}/{experiment.warmup}")
+                progress.begin(f"warm-up {number + 1}/{experiment.warmup}", session.output_tokens)
                 engine.empty_prefix_cache()
                 with marks.range(WARM_UP, number):
                     recording, repeat, served = serve_once(session, engine, marks, progress)
@@ -244,6 +220,7 @@ def measure_repeat(
     times = disturbance.SELDOM if measured_in else disturbance.OFTEN
     before = session.sample(times) if session.platform.by_clock else None
     emptied = engine.empty_prefix_cache()
+    progress.begin(f"repeat {number + 1}", session.output_tokens)
     with marks.range(REPEAT, number):
         timeout_s = experiment.workload.timeout_s
         recording, repeat, served = serve_once(session, engine, marks, progress, timeout_s)
@@ -393,18 +370,8 @@ def file_size_bytes(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def main(directory: Path, annotate: bool, proc: Path = disturbance.PROC) -> int:
-    """Measure the experiment in `directory`; 0 if every repeat was finished.
-
-    `proc` is the /proc that shows the machine's processes.
-    """
-    marks = NvtxMarks() if annotate else Marks()
-    session = Session.begin(directory, proc)
-    return conclude(session, lambda: measure(session, marks, Progress(directory)))
-
-
-def conclude(session: Session, measure: Callable[[], None]) -> int:
-    """Measure, save how that ended, and return the process's exit code; 0 if it went well."""
+def conclude(session: Session, measure: Callable[[], None]) -> str | None:
+    """Measure, and save how that ended; returns why it could not be saved, None if it was."""
     reason, bad_input = None, False
     try:
         measure()
@@ -422,24 +389,5 @@ def conclude(session: Session, measure: Callable[[], None]) -> int:
         save(session, finished=True, reason=reason, bad_input=bad_input)
     except CannotWrite as error:
         print(error, file=sys.stderr)
-        return os.EX_IOERR  # the supervisor cannot read why from session.json
-    return 0 if reason is None else 1
-
-
-def arguments() -> argparse.Namespace:
-    """The measured process's command line; users call `kvscope run`."""
-    parser = argparse.ArgumentParser(prog="kvscope.run.session")
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--annotate", action="store_true")
-    parser.add_argument("--proc", type=Path, default=disturbance.PROC)
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    given = arguments()
-    with hold_lock(given.directory, SESSION_LOCK):
-        end_with_holder(given.directory, SUPERVISOR_LOCK)
-        # A profiler may close the descriptor that the supervisor opened.
-        proc = given.proc if (given.proc / "stat").exists() else disturbance.PROC
-        code = main(given.directory, given.annotate, proc)
-    sys.exit(code)
+        return str(error)
+    return None

@@ -2,8 +2,8 @@
 
     python scheduled_by.py DIRECTORY MODEL…
 
-Standard input has the jobs of `kvscope.cli.batch`. DIRECTORY gets the plan of each model,
-MODEL.json.
+A line of standard input has a planned experiment's file and the directory of its run. DIRECTORY
+gets the plan of each model, MODEL.json.
 """
 
 import sys
@@ -11,13 +11,19 @@ from collections.abc import Iterable
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from kvscope.cli.batch import Job, run_each
+from kvscope.cli.batch import Job, run_one
 from kvscope.cli.main import main as kvscope
+from kvscope.plan.experiment import load
 
 
 def make(directory: Path, models: Iterable[str], jobs: Iterable[str]) -> int:
-    """Run these jobs, lines of JSON, and plan; 1 if something failed."""
-    failed = run_each([*map(Job.of_json, jobs)], sys.stderr)
+    """Run these jobs and plan; 1 if something failed."""
+    failed = 0
+    for line in jobs:
+        planned, run = line.strip().split("\t")
+        if error := run_one(Job(load(Path(planned)), Path(run))):
+            failed = 1
+            print(error, file=sys.stderr)
     for model in models:
         with (directory / f"{model}.json").open("w") as file, redirect_stdout(file):
             failed |= kvscope(["bytes", model, "--json"])

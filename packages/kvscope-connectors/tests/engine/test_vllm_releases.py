@@ -13,9 +13,9 @@ from test_native_conversations import words_of
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
-from kvscope.cli.batch import Job
 from kvscope.engine.vllm.versions import ENGINES, SCHEDULING
 from kvscope.metrics.experiment import analyse
+from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.grid import expand
 from kvscope.run.environment import measured_environment
 from kvscope.tables.runfile import read_run
@@ -61,10 +61,16 @@ class Made:
         return plan
 
 
+def planned(case: str) -> Experiment:
+    return expand(None, ALL[case], ROOT / "config").experiments[0].experiment
+
+
 def jobs(made: Made) -> list[str]:
     """What is to be run, as `scheduled_by` takes it."""
-    planned = {case: expand(None, own, ROOT / "config").experiments[0] for case, own in ALL.items()}
-    return [Job(one.experiment, made.run(case)).to_json() for case, one in planned.items()]
+    files = {case: made.directory / f"{number}.yaml" for number, case in enumerate(ALL)}
+    for case, file in files.items():
+        file.write_text(dump(planned(case)), encoding="utf-8")
+    return [f"{file}\t{made.run(case)}" for case, file in files.items()]
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +96,7 @@ def other(release: str, require: Require, tmp_path_factory: pytest.TempPathFacto
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env=measured_environment(Job.of_json(own[0]).experiment),
+        env=measured_environment(planned(next(iter(ALL)))),
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
     return made

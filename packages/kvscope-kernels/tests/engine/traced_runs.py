@@ -19,7 +19,7 @@ from kvscope.engine.layers import transformer_blocks
 from kvscope.engine.vllm import build
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.grid import expand
-from kvscope.run import session
+from kvscope.run import virtual
 from kvscope.run.locks import SUPERVISOR_LOCK, hold_lock
 from kvscope.tables.runfile import COMPLETE, SESSION_FILE, file_records, write_run
 from tests.engine.conftest import ROOT
@@ -93,9 +93,9 @@ def run(chosen: Experiment, directory: Path) -> tuple[str, pd.Series]:
         hold_lock(directory, SUPERVISOR_LOCK),  # without it the session would end itself
         mock.patch.object(VllmPlatform, "run_engine", digested),
     ):
-        code = session.main(directory, annotate=False)
+        assert virtual.serve_all(directory) is None
     facts = read_json(directory / SESSION_FILE)
-    assert not code, facts["reason"]
+    assert facts["reason"] is None, facts["reason"]
     facts |= {"experiment_id": chosen.id, "status": COMPLETE, "reason": None}
     write_run(directory, facts | {"files": file_records(directory)})
     requests = pd.read_parquet(directory / "requests.parquet")

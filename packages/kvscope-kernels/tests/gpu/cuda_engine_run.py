@@ -48,16 +48,6 @@ class InterpretedBackend(CudaBackend):
     name = "CPU_ATTN"
 
 
-class Silent(Progress):
-    """Progress that is not shown."""
-
-    def __init__(self) -> None:
-        """Without a file."""
-
-    def advance(self, tokens: int) -> None:
-        """Nothing to show."""
-
-
 def on_cpu(platform: CpuPlatform, directory: Path) -> CudaTracer:
     return CudaTracer(platform.experiment, CudaClock("cpu"), directory, device="cpu")
 
@@ -82,7 +72,7 @@ def served(*overrides: str) -> tuple[dict[str, list[int]], list[Any], int]:
         engine.begin(recording, Marks())
         if tracer is not None:
             tracer.clear()
-        tokens = serve(engine, build(experiment), Silent()).outputs
+        tokens = serve(engine, build(experiment), Progress()).outputs
         if tracer is None:
             return tokens, [], 0
         tracer.finish()

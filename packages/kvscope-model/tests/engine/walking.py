@@ -6,13 +6,11 @@ from pathlib import Path
 from kvscope.base.errors import BadInput
 from kvscope.base.files import sha256_of
 from kvscope.base.layout import EXPERIMENT_FILE
-from kvscope.engine.marks import Marks
 from kvscope.plan import effects
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.grid import Plan, expand
 from kvscope.run.locks import SUPERVISOR_LOCK, hold_lock
-from kvscope.run.progress import Progress
-from kvscope.run.session import Session, measure
+from kvscope.run.virtual import serve_all
 from tests.unit.keys_walked import OF_HARDWARE, SMALL, Walk
 
 CONFIG = Path(__file__).parents[4] / "config"
@@ -73,6 +71,6 @@ def records_of(experiment: Experiment) -> Records:
         directory = Path(name)
         (directory / EXPERIMENT_FILE).write_text(dump(experiment), encoding="utf-8")
         with hold_lock(directory, SUPERVISOR_LOCK):  # this process is its own supervisor
-            measure(Session.begin(directory), Marks(), Progress(directory))
+            assert serve_all(directory) is None
         files = [*directory.glob("*.parquet"), *directory.glob("kernel_events*")]
         return {path.name: sha256_of(path) for path in files}

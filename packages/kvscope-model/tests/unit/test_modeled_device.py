@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from kvscope.base.errors import BadInput
-from kvscope.cli import batch
 from kvscope.plan.grid import expand
 from kvscope.plan.resources import resources
 
@@ -76,11 +75,6 @@ def test_nothing_is_allocated():
     needs = resources(planned("model=opt-13b", "overflow=swap", "cache.blocks=820"))
     assert needs["memory_mib"] < 8192
     assert needs["batch"] == 1
-
-
-def test_a_job_survives_the_way_to_its_process(tmp_path: Path):
-    job = batch.Job(planned("overflow=swap"), tmp_path, force=True, tables=True)
-    assert batch.Job.of_json(job.to_json()) == job
 
 
 def test_what_a_device_sets_must_be_keys(tmp_path: Path):

@@ -29,7 +29,7 @@ def found(tmp_path_factory: pytest.TempPathFactory, require: Require) -> list[Co
     results = tmp_path_factory.mktemp("results")
     jobs = [batch.Job(one, results / one.id, force=False, tables=True) for one in own]
     with Line(sys.stderr, None) as line:
-        assert batch.run_modeled(jobs, line) == 0
+        assert batch.run_all(jobs, line) == 0
     return with_intervals(compare(load_directories([job.directory for job in jobs])))
 
 

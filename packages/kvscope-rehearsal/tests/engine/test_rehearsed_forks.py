@@ -52,7 +52,8 @@ def reason(place: Path) -> str | None:
     """Why a campaign of one experiment has no run; None if it has."""
     one = experiment()
     wanted = Wanted(one, experiment_directory(place / "results", one.id))
-    return campaign.measure([wanted], lambda words: None)[one.id]
+    error = campaign.measure([wanted], lambda words: None)[one.id]
+    return None if error is None else str(error)
 
 
 def test_a_fork_uses_the_gpu_that_the_zygote_has_not_touched(node):

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 def run(given: argparse.Namespace) -> int:
     """Run one experiment: build vLLM, warm up, measure the repeats, and write the records.
 
-    The repeats are measured under Nsight Systems where it is available.
+    Where Nsight Systems is available, one more repeat is served under it.
     """
     hydra = [word for word in given.experiment if word.startswith(("hydra/", "hydra."))]
     words = [word for word in given.experiment if word not in hydra]
@@ -79,17 +79,27 @@ def run(given: argparse.Namespace) -> int:
         if given.results != RESULTS:
             raise BadInput("run --results: not with a launcher of Hydra's, which writes to results")
         return _launch(experiments, hydra, given)
-    if given.multirun:
-        return _run_all(experiments, given)
-    if given.tables or given.compare or given.log:
+    if not given.multirun and (given.tables or given.compare or given.log):
         raise BadInput("run --tables, --compare and --log: only with --multirun")
-    if not _measure(experiments[0], given):
-        raise KvscopeError(f"1 of 1 failed: {experiments[0].id}")
+    return _run_all(experiments, given) if given.multirun else _run(experiments[0], given)
+
+
+def _run(experiment: Experiment, given: argparse.Namespace) -> int:
+    """Run one experiment; print its directory, or why it failed."""
+    from kvscope.cli import batch
+    from kvscope.run.display import Line
+
+    directory = given.out or experiment_directory(given.results, experiment.id)
+    with Line(sys.stderr) as line:
+        (error,) = batch.run([batch.Job(experiment, directory, given.force)], line).values()
+    if error is not None:
+        raise error
+    print(directory)
     return EXIT_DONE
 
 
 def _run_all(experiments: list[Experiment], given: argparse.Namespace) -> int:
-    """Run experiments, modeled ones in one process, measured ones together."""
+    """Run experiments, those on virtual clocks in one process, measured ones together."""
     from kvscope.cli import batch
     from kvscope.run.display import Line
 
@@ -97,17 +107,13 @@ def _run_all(experiments: list[Experiment], given: argparse.Namespace) -> int:
         batch.Job(e, experiment_directory(given.results, e.id), given.force, given.tables)
         for e in experiments
     ]
-    modeled = [job for job in jobs if not job.experiment.device.allocates]
-    measured = [job for job in jobs if job.experiment.device.allocates]
     with Line(sys.stderr, given.log) as line:
-        codes = [batch.run_modeled(modeled, line)] if modeled else []
-        codes += [batch.run_measured(measured, given.compare, line)] if measured else []
-    return max(codes)
+        return batch.run_all(jobs, line, given.compare)
 
 
 def _launch(experiments: list[Experiment], hydra: list[str], given: argparse.Namespace) -> int:
     """Run experiments with a launcher of Hydra's; print each one's directory, or why it failed."""
-    from kvscope.run import multirun
+    from kvscope.cli import multirun
 
     if given.tables:
         raise BadInput("run --tables: not with a launcher of Hydra's; `kvscope submit` collects")
@@ -120,21 +126,6 @@ def _launch(experiments: list[Experiment], hydra: list[str], given: argparse.Nam
     if failed:
         raise KvscopeError(f"{len(failed)} of {len(experiments)} failed: {', '.join(failed)}")
     return EXIT_DONE
-
-
-def _measure(experiment: Experiment, given: argparse.Namespace) -> bool:
-    """Run one experiment; print its directory, or why it failed. Returns whether it completed."""
-    from kvscope.run import supervisor
-    from kvscope.tables import attempts, runfile
-
-    directory = given.out or experiment_directory(given.results, experiment.id)
-    facts = supervisor.run(experiment, directory, force=given.force)
-    if facts["status"] == runfile.COMPLETE:
-        print(directory)
-        return True
-    log = attempts.log_path(directory)
-    print(f"kvscope: {experiment.id} failed: {facts['reason']} (log: {log})", file=sys.stderr)
-    return False
 
 
 def _experiments(words: list[str], config_dir: Path) -> list[Experiment]:

@@ -4,6 +4,7 @@ kvscope expands the grid, as everywhere; Hydra's sweeper is given the ids, and t
 `measure` for each, in this process, on this machine, or on a node of a cluster.
 """
 
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,9 +19,9 @@ from hydra.errors import HydraException
 from kvscope.base.errors import BadInput, KvscopeError
 from kvscope.base.files import make_directory, write_text
 from kvscope.base.layout import RESULTS, experiment_directory
+from kvscope.cli import batch
 from kvscope.plan.experiment import Experiment, dump, load
-from kvscope.run import supervisor
-from kvscope.tables import runfile
+from kvscope.run.display import Line
 
 MULTIRUN = "multirun"  # below results/: what each sweep was given, and its logs
 
@@ -59,11 +60,9 @@ def measure(config: Any) -> str:
     """In a job of the launcher: run one experiment; why it has no result, empty if it has one."""
     experiment = load(_file(Path(HydraConfig.get().sweep.dir), config.experiment))
     directory = experiment_directory(RESULTS, experiment.id)
-    try:
-        facts = supervisor.run(experiment, directory, force=config.force)
-    except KvscopeError as error:
-        return str(error)
-    return "" if facts["status"] == runfile.COMPLETE else str(facts["reason"])
+    with Line(sys.stderr) as line:
+        (error,) = batch.run([batch.Job(experiment, directory, config.force)], line).values()
+    return "" if error is None else str(error)
 
 
 def _file(place: Path, experiment_id: str) -> Path:

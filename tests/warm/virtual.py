@@ -1,4 +1,4 @@
-"""Modeled runs, one after another, as they are pickled on standard input; of each what it became.
+"""Runs on virtual clocks, one after another, as they are pickled on standard input.
 
 An answer is the contents of run.json and no error, or none and the error.
 """
@@ -8,8 +8,7 @@ import pickle
 import sys
 
 from kvscope.base.errors import KvscopeError
-from kvscope.cli.batch import measure_here
-from kvscope.run import supervisor
+from kvscope.run import virtual
 
 
 def main() -> None:
@@ -23,7 +22,7 @@ def main() -> None:
                 return
             facts, failure = None, None
             try:
-                facts = supervisor.run(experiment, directory, measure=measure_here)
+                facts = virtual.measure(experiment, directory)
             except KvscopeError as error:
                 failure = error
             pickle.dump((facts, failure), answers)
