@@ -128,12 +128,13 @@ def test_an_nsys_that_fails_costs_the_trace_only(
 
 def test_a_profiler_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "START_LIMIT_S", 0.5)
+    before = psutil.Process().children()
     with (
-        engines.Zygote(os.environ, (), tmp_path / "log", ("sleep", "1000")) as zygote,
+        engines.Zygote(os.environ, (), tmp_path / "log", ("sh", "-c", "sleep 1000")) as zygote,
         pytest.raises(KvscopeError, match="vLLM was not imported within"),
     ):
         zygote.start()
-    assert not psutil.Process().children()
+    assert psutil.Process().children() == before
 
 
 def test_nsys_that_is_demanded_and_absent_is_one_sentence(

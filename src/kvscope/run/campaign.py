@@ -195,7 +195,7 @@ def _serve(campaign: Campaign, design: together.Design, zygote: Zygote) -> None:
     for place, block in enumerate(blocks):
         later = {i for one in blocks[place + 1 :] for i in one.ids}
         members = {i: m for i, m in campaign.members.items() if i in block.ids}
-        if all(_begun(m.directory)["ended"] for i, m in members.items() if i not in later):
+        if all(_begun(m)["ended"] for i, m in members.items() if i not in later):
             continue
         told = Told(campaign.show)
         with Group(members, zygote, campaign.id, parked, told) as group:
@@ -206,7 +206,7 @@ def _serve(campaign: Campaign, design: together.Design, zygote: Zygote) -> None:
         for i in set(block.ids) - later:
             _note(campaign, i, _ended(campaign, design, i, width))
     for i, one in campaign.wanted.items():
-        if ended := _begun(one.member.directory).get("ended"):
+        if ended := _begun(one.member).get("ended"):
             campaign.failed |= {i: KvscopeError(ended["reason"])} if ended["reason"] else {}
 
 
@@ -234,7 +234,7 @@ def _facts(campaign: Campaign, member: Member, profiling: Profiling) -> dict[str
     for key in ("finished", "reason", "bad_input", "kernel_events_bytes"):
         session.pop(key, None)
     measured = [entry for entry in repeats_of(session) if not entry.get(PROFILED)]
-    ended = _begun(directory)["ended"]
+    ended = _begun(member)["ended"]
     width, reason = ended["half_width_share"], ended["reason"]
     total_s = _total_s(session)
     facts = lifecycle.run_facts(experiment, directory, session, reason, profiling, total_s)
@@ -272,30 +272,36 @@ def _begin(campaign: Campaign, one: Wanted) -> None:
 
 def _is_ours(campaign: Campaign, one: Wanted) -> bool:
     """Whether this campaign has begun the experiment's attempt."""
-    return _begun(one.member.directory).get("id") == campaign.id
+    return _begun(one.member).get("id") == campaign.id
 
 
 def _campaign_id(wanted: Iterable[Wanted]) -> str:
     """The id of the campaign that began these attempts since the machine booted, or a new one."""
-    begun = [found for one in wanted if (found := _begun(one.member.directory))]
+    begun = [found for one in wanted if (found := _begun(one.member))]
     ids = {found["id"] for found in begun if found["boot"] == _boot()}
     return str(ids.pop()) if len(ids) == 1 else uuid.uuid4().hex[:ID_DIGITS]
 
 
-def _begun(attempt: Path) -> dict[str, Any]:
-    """Campaign of an attempt, from its files; empty if there is none, or it is over."""
+def _begun(member: Member) -> dict[str, Any]:
+    """Campaign of an attempt, from its files; empty if there is none, or it is over.
+
+    An attempt of another experiment, which the directory was given before, is none of this one.
+    """
+    attempt = member.directory
     path, over = attempt / CAMPAIGN, (attempt / runfile.RUN_FILE).exists()
     try:
         found = read_json(path) if path.exists() and not over else {}
     except BadInput:
         return {}
-    return found if isinstance(found, dict) and {"id", "boot", "ended"} <= found.keys() else {}
+    if not isinstance(found, dict) or not {"id", "boot", "ended"} <= found.keys():
+        return {}
+    return found if found.get("experiment_id") == member.experiment.id else {}
 
 
 def _note(campaign: Campaign, id_: str, ended: dict[str, Any] | None) -> None:
     """Write which campaign an attempt is of, and what is known if its rounds have ended."""
     path = campaign.wanted[id_].member.directory / CAMPAIGN
-    write_json(path, {"id": campaign.id, "boot": _boot(), "ended": ended})
+    write_json(path, {"id": campaign.id, "experiment_id": id_, "boot": _boot(), "ended": ended})
 
 
 def _boot() -> str:
