@@ -60,7 +60,7 @@ def settle(directory: Path, facts: dict[str, Any]) -> None:
 
 
 def wait_for_orphan(attempt: Path) -> None:
-    """Wait until a measured process whose supervisor was killed has ended itself."""
+    """Wait until a measured process whose campaign was killed has ended itself."""
     if attempt.is_dir():
         with hold_lock(attempt, SESSION_LOCK):
             pass

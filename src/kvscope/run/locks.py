@@ -1,7 +1,7 @@
-"""Locks of a run's directory: one supervisor and one measured process at a time.
+"""Locks of a run's directory: one process that measures it and one engine at a time.
 
 They are locks of the operating system, so a killed process leaves none behind. The measured process
-has a separate lock, because it may outlive a killed supervisor.
+has a separate lock, because it may outlive a killed campaign.
 """
 
 import fcntl

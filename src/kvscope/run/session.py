@@ -316,7 +316,7 @@ def save(
 
 
 def summary(session: Session) -> dict[str, Any]:
-    """The contents of session.json, most of which the supervisor copies to `run.json`."""
+    """The contents of session.json, most of which becomes `run.json`."""
     measured = _concat(tables.STEPS, [repeat.steps for repeat in session.repeats])
     warm_up = _concat(tables.STEPS, [repeat.steps for repeat in session.warm_up])
     copies = _concat(tables.TRANSFERS, [repeat.copies for repeat in session.warm_up])

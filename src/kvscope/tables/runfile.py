@@ -21,7 +21,7 @@ from kvscope.tables.runschema import FAILED as FAILED
 from kvscope.tables.runschema import FileRecord, RunRecord
 
 RUN_FILE = "run.json"
-SESSION_FILE = "session.json"  # from the measured process to its supervisor
+SESSION_FILE = "session.json"  # from the measured process to its campaign
 LOG_FILE = "log.txt"
 KERNEL_EVENTS = "kernel_events.jsonl.zst"
 PERFETTO = "trace.perfetto-trace"  # in the directory of the collected tables

@@ -71,7 +71,7 @@ def repeats_of(run: RunTables) -> pd.DataFrame:
 def timings_differ(run: RunTables) -> Violations:
     """The repeats lie in the time after the warm-up that they and the whole run took.
 
-    The measured process timed the parts of the run, its supervisor the whole.
+    The measured process timed the parts of the run, its campaign the whole.
     """
     wrong = list(_impossible(run))
     return Violations(len(wrong), wrong[0]) if wrong else NONE
