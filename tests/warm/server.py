@@ -49,7 +49,8 @@ def warm_up() -> None:
     """Do once what every engine would do again: import, look through all modules and objects."""
     import_all(IMPORTED)
     preload.register_kernels()
-    import_all(found.name for found in pkgutil.walk_packages(kvscope.__path__, "kvscope."))
+    names = (module.name for module in pkgutil.walk_packages(kvscope.__path__, "kvscope."))
+    import_all(name for name in names if not name.endswith("__main__"))
     gc.collect()
     gc.freeze()
     gc.unfreeze = lambda: None  # what all forks share is no fork's garbage
