@@ -26,7 +26,6 @@ from kvscope_model.calibration.prediction import (
     FittedModel,
     FittedNumber,
     Prediction,
-    reference_work_s,
     write_prediction,
 )
 from kvscope_model.hardware import hardware as data
@@ -159,7 +158,6 @@ def write_predictions(
     ends = intervals(calibration.fit.values, calibration.samples)
     model = FittedModel(
         runs={runfile.run_sha256(run): run.resolve().name for run in fitted},
-        work_s=reference_work_s(fitted),
         constants={
             name: FittedNumber(value=value, low=ends[name][0], high=ends[name][1])
             for name, value in calibration.fit.values.items()
