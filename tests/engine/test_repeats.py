@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvscope.base.interval import half_width_share
+from kvscope.base.statistics import half_width_share
 from kvscope.metrics.registry import metrics_by_name
 
 from .conftest import AMPLE, Run, Runner

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from kvscope import tables
 from kvscope.base import plugins
 from kvscope.base.errors import BadInput
+from kvscope.base.statistics import coefficient_of_variation, estimate
 from kvscope.judge import validity
 from kvscope.judge.reason import Reason
 from kvscope.judge.records import Records
@@ -24,7 +25,6 @@ from kvscope.metrics.circumstances import find_circumstances
 from kvscope.metrics.experiment import metrics_of, repeat_metrics
 from kvscope.metrics.metric import Metric
 from kvscope.metrics.registry import metrics_by_name
-from kvscope.metrics.statistics import coefficient_of_variation, estimate
 from kvscope.tables.stalls import find_stalls
 from kvscope.tables.verdict import HELD, VIOLATED, Verdict
 from tests.run_records import facts_of, record_of

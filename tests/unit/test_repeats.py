@@ -14,10 +14,9 @@ from scipy import stats
 
 from kvscope import tables
 from kvscope.base.errors import BadInput
-from kvscope.base.interval import half_width, half_width_share
+from kvscope.base.statistics import estimate, half_width, half_width_share
 from kvscope.judge.records import Records
 from kvscope.metrics.registry import metrics_by_name
-from kvscope.metrics.statistics import estimate
 from kvscope.plan.experiment import Experiment, dump, load
 from kvscope.plan.fields import MAX_REPEATS
 from kvscope.plan.grid import expand

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kvscope.base.quantities import plural
+from kvscope.base.statistics import coefficient_of_variation
 from kvscope.metrics.serving import makespan_s, stall_time_s
-from kvscope.metrics.statistics import coefficient_of_variation
 from kvscope.tables.run_view import RunView, counted_repeats
 from kvscope.tables.runschema import RepeatRecord, RunRecord
 

@@ -20,8 +20,8 @@ from kvscope import tables
 from kvscope.base import homes
 from kvscope.base.errors import BadInput, CannotWrite, KvscopeError
 from kvscope.base.files import write_json
-from kvscope.base.interval import half_width_share
 from kvscope.base.ranges import REPEAT, WARM_UP
+from kvscope.base.statistics import half_width_share
 from kvscope.engine.devices.platform import Platform, platform_of
 from kvscope.engine.marks import Marks
 from kvscope.engine.port import Engine
