@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kvscope.base.quantities import plural
+from kvscope.base.quantities import plural, rough_duration
 from kvscope.base.statistics import coefficient_of_variation
 from kvscope.metrics.serving import makespan_s, stall_time_s
 from kvscope.tables.run_view import RunView, counted_repeats
@@ -79,7 +79,7 @@ def describe_width(record: RunRecord) -> str:
         return f"no interval after {after}; ± {percent(until)} was asked"
     needed = math.ceil(rule.measured * (share / until) ** 2)
     each_s = _span_s(record) / max(rule.measured, 1)
-    time = f" in {_duration(needed * each_s)}" if each_s else ""
+    time = f" in {rough_duration(needed * each_s)}" if each_s else ""
     return (
         f"± {percent(share)} after {after}; ± {percent(until)} was asked, "
         f"which takes about {needed} {unit}s{time}"
@@ -161,10 +161,6 @@ def _span_s(record: RunRecord) -> float:
     starts = [entry.start_ns for entry in found]
     ends = [entry.start_ns * 1e-9 + entry.duration_s for entry in found]
     return max(ends) - min(starts) * 1e-9 if found else 0.0
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def percent(share: float) -> str:
