@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvscope.base.interval import half_width_share
+from kvscope.base.statistics import half_width_share
 from kvscope.metrics.registry import metrics_by_name
 
 from .conftest import AMPLE, Run, Runner
@@ -19,7 +19,7 @@ def numbers(made: Run) -> dict[str, set[int]]:
     return {
         **{name: {*made.table(name)["repeat"]} for name in tables},
         "clock": {entry["repeat"] for entry in made.facts["clock"]["repeats"]},
-        "disturbance": {entry["repeat"] for entry in made.facts["disturbance"]},
+        "load": {entry["repeat"] for entry in made.facts["load"]},
     }
 
 
@@ -54,10 +54,7 @@ def test_a_number_of_repeats_is_that_number(run: Runner):
     assert facts["until"] is facts["budget_s"] is facts["reached"] is None
 
 
-def test_what_disturbs_a_repeat_is_recorded(run: Runner):
-    for entry in run(AMPLE).facts["disturbance"]:
+def test_load_beside_a_repeat_is_recorded(run: Runner):
+    for entry in run(AMPLE).facts["load"]:
         assert 0 <= entry["steal_share"] <= 1
         assert 0 <= entry["other_cpu_share"] <= 1
-        assert 0 <= entry["waiting_share"] <= 1
-        assert entry["run_queue"] > 0
-        assert entry["disturbed"] == bool(entry["why"])

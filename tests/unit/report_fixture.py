@@ -22,14 +22,13 @@ from kvscope.base.files import write_json
 from kvscope.metrics.experiment import analyse
 from kvscope.tables import runfile
 from kvscope.tables.copies import copies_of
-from kvscope.tables.disturbed import SHARES
 from kvscope.tables.evidence import ALL
 from kvscope.tables.stalls import find_stalls, shape_classes
 
 from .virtual_runs import Virtual, virtual
 
 UTC_NS = 1_790_000_000_000_000_000
-QUIET = {"cores": 4, "other_run": False, "work_s": 0.006} | dict.fromkeys(SHARES, 0.0)
+QUIET = {"cores": 4, "steal_share": 0.0, "other_cpu_share": 0.0}
 SLOPE = 1.2  # of the logarithm of a pass's time on waiting
 STALLED = 6  # times as long as usual takes a pass that stalls
 HOST_S = 1e-4  # to schedule a pass, and to take what it gave; a virtual device does both at once
@@ -253,10 +252,7 @@ def _measured_facts(fake: Fake, found: dict[str, pd.DataFrame]) -> dict[str, Any
             ],
         },
         "repeats": {"min": fake.repeats, "until": None, "measured": fake.repeats},
-        "disturbance": [
-            {"repeat": n, "disturbed": False, "why": "", "shared": ""} | QUIET
-            for n in range(fake.served)
-        ],
+        "load": [{"repeat": n} | QUIET for n in range(fake.served)],
         "warmup": {
             "passes": int(served.sum()), "classes": len(classes), "uncovered_classes": [],
             "copies": {k: c | {"count": c["count"] // fake.served} for k, c in copies.items()},

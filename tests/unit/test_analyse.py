@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from kvscope import tables
 from kvscope.base import plugins
 from kvscope.base.errors import BadInput
+from kvscope.base.statistics import coefficient_of_variation, estimate
 from kvscope.judge import validity
 from kvscope.judge.reason import Reason
 from kvscope.judge.records import Records
@@ -24,7 +25,6 @@ from kvscope.metrics.circumstances import find_circumstances
 from kvscope.metrics.experiment import metrics_of, repeat_metrics
 from kvscope.metrics.metric import Metric
 from kvscope.metrics.registry import metrics_by_name
-from kvscope.metrics.statistics import coefficient_of_variation, estimate
 from kvscope.tables.stalls import find_stalls
 from kvscope.tables.verdict import HELD, VIOLATED, Verdict
 from tests.run_records import facts_of, record_of
@@ -365,13 +365,13 @@ def test_a_lost_profile_is_a_reason_where_it_was_requested():
 
 
 def test_what_speaks_against_a_run_is_not_its_noise():
-    """Oracles, warm-up and a requested profile do; disturbance, stalls and width do not."""
+    """Oracles, warm-up and a requested profile do; other load, stalls and width do not."""
     verdicts = [Verdict("a", "", "", HELD), Verdict("b", "", "", VIOLATED, 2, "first")]
     repeats = {"min": 2, "until": 0.01, "budget_s": 9, "measured": 2, "half_width_share": 0.5}
     facts = facts_of(warmup={"passes": 0})
     facts["repeats"] = repeats | {"reached": False}
     facts["profiler"] = {"requested": "nsys", "used": "nsys", "reason": "no report"}
-    facts["disturbance"] = [{"repeat": n, "disturbed": True, "why": "a loop"} for n in (0, 1)]
+    facts["load"] = [{"repeat": n, "cores": 2, "other_cpu_share": 0.9} for n in (0, 1)]
     records = repeated(1, 3)
     flagged = records.steps["duration_s"] > 1  # the second repeat's first pass
     records = records.variant(
@@ -380,7 +380,7 @@ def test_what_speaks_against_a_run_is_not_its_noise():
     found = validity.find_reasons(records, verdicts)
     assert names(found) == ["b", "no_warm_up", "profiler_lost_events"]
     assert found[0].detail == "2 (first)"
-    assert set(told(records)) == {"not_precise", "disturbed", "unstable", "stalled"}
+    assert set(told(records)) == {"not_precise", "other_load", "unstable", "stalled"}
     imported = records.variant(facts=facts | {"imported_from": {"kind": "k", "files": []}})
     assert names(validity.find_reasons(imported, verdicts)) == ["b"]
     failed = facts_of(status="failed", reason="no room")

@@ -1,6 +1,5 @@
 """The circumstances of a run in words: what was asked and not reached, waiting, other load."""
 
-from itertools import takewhile
 from typing import Any
 
 import pytest
@@ -8,16 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope.metrics.circumstances import (
-    MOST_DESCRIBED,
-    describe_disturbance,
-    describe_sharing,
+    describe_other_load,
     describe_width,
     waiting_share,
 )
 from kvscope.tables.runschema import RepeatRecord
 from tests.run_records import record_of
 
-BUSY = "other processes used 0.9 of 2 CPUs"
 RULE = {"min": 5, "until": 0.05, "budget_s": 120, "measured": 6}
 
 
@@ -29,10 +25,6 @@ def repeats(count: int, seconds: float, **more: Any) -> dict[str, Any]:
             for n in range(count)
         ]
     }
-
-
-def load(number: int, why: str = "", **more: Any) -> dict[str, Any]:
-    return {"repeat": number, "disturbed": bool(why), "why": why, **more}
 
 
 @pytest.mark.parametrize(
@@ -86,7 +78,7 @@ def test_an_earlier_rule_had_a_most_number_of_repeats() -> None:
 
 def test_a_run_of_before_the_rule_asked_for_nothing() -> None:
     record = record_of()
-    assert describe_width(record) == describe_disturbance(record) == describe_sharing(record) == ""
+    assert describe_width(record) == describe_other_load(record) == ""
 
 
 @pytest.mark.parametrize(
@@ -106,21 +98,22 @@ def test_waiting_is_a_share_of_the_time_that_threads_were_ready(
     assert waiting_share(repeat) == share
 
 
-def test_disturbed_repeats_are_named_with_their_causes() -> None:
-    record = record_of(disturbance=[load(0), load(1, BUSY)])
-    assert describe_disturbance(record) == f"repeat 1: {BUSY}"
-
-
-def test_of_many_disturbed_repeats_some_are_described_and_all_are_counted() -> None:
-    text = describe_disturbance(record_of(disturbance=[load(number, BUSY) for number in range(8)]))
-    described = takewhile(lambda part: part.startswith("repeat "), text.split("; "))
-    assert len(list(described)) == MOST_DESCRIBED
-    assert text.endswith("; and 5 more of 8 repeats")
-
-
-@pytest.mark.parametrize("neighbours", [[], [{"member": "m1", "gpu": "1", "overlap_s": 9.0}]])
-def test_what_neighbours_did_counts_where_there_were_some(neighbours: list[Any]) -> None:
-    shared = load(0, shared="its pack's other members used 0.9 of 2 CPUs")
-    record = record_of(disturbance=[shared], placement={"neighbours": neighbours})
-    assert bool(describe_sharing(record)) == bool(neighbours)
-    assert describe_disturbance(record) == ""
+@pytest.mark.parametrize("section", ["load", "disturbance"])
+@pytest.mark.parametrize(
+    ("shares", "told"),
+    [
+        ([0.3, 0.5], "0.8 of 2 CPUs (0.6 to 1.0)"),
+        ([0.3, None], "0.6 of 2 CPUs (0.6 to 0.6)"),
+        ([0.1, 0.1], ""),
+        ([None, None], ""),
+    ],
+)
+def test_much_use_by_other_processes_is_told(
+    section: str, shares: list[float | None], told: str
+) -> None:
+    """Runs of earlier versions have it beside a verdict on it, under another name."""
+    load = [
+        {"repeat": n, "cores": 2, "other_cpu_share": share, "disturbed": True, "why": "a loop"}
+        for n, share in enumerate(shares)
+    ]
+    assert describe_other_load(record_of(**{section: load})) == told

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from kvscope import tables
+from kvscope.base.statistics import Interval, difference, estimate
 from kvscope.metrics.estimates import ExperimentMetrics
-from kvscope.metrics.statistics import Estimate, difference, estimate
 from kvscope.metrics.study import (
     STUDY_METRICS,
     add_study_metrics,
@@ -119,7 +119,7 @@ def test_experiments_whose_settings_are_not_known_are_compared_with_none():
 
 def value_of(frame, metric):
     row = frame.loc[metric]
-    return Estimate(row["value"], row["ci_low"], row["ci_high"], row["repeats_valid"])
+    return Interval(row["value"], row["ci_low"], row["ci_high"], row["repeats_valid"])
 
 
 def test_the_metrics_are_added_with_their_units_and_as_the_table_asks():

@@ -43,11 +43,8 @@ def ran(
         | ({"profiled": True} if repeat == profiled else {})
         for repeat, wait in enumerate(waits)
     ]
-    load = [
-        {"repeat": n, "disturbed": False, "cores": 2, "other_cpu_share": others}
-        for n in range(len(waits))
-    ]
-    told = {"clock": {"run_start_utc_ns": began_ns, "repeats": clock}, "disturbance": load}
+    load = [{"repeat": n, "cores": 2, "other_cpu_share": others} for n in range(len(waits))]
+    told = {"clock": {"run_start_utc_ns": began_ns, "repeats": clock}, "load": load}
     if number is not None:
         told["campaign"] = {"id": CAMPAIGN, "design": design, "members": ["a", "b"]}
     return ReportedRun(label, label, {}, Path("nowhere"), record=record_of(**told | facts))
@@ -105,14 +102,13 @@ def test_runs_of_their_own_are_told_as_such() -> None:
 
 
 def test_what_the_system_did_not_tell_is_left_out() -> None:
-    load = [{"repeat": number, "disturbed": False, "cores": 2} for number in range(2)]
-    one = ran("a", [None, None], None, disturbance=load)
+    one = ran("a", [None, None], None, load=[{"repeat": number} for number in range(2)])
     assert line_of(one) == (
         "1 experiment by itself, 2 repeats; the machine's speed varied by ± 0 %."
     )
 
 
-@pytest.mark.parametrize("facts", [{"time_source": "modeled"}, {"disturbance": []}])
+@pytest.mark.parametrize("facts", [{"time_source": "modeled"}, {"load": []}])
 def test_modeled_and_imported_runs_have_no_conditions(facts: dict[str, Any]) -> None:
     found = study(ran("a", [0.5, 0.5], **facts))
     assert conditions(found).line == ""

@@ -11,16 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from kvscope.base.statistics import Interval, estimate, independent_ratio, paired_ratio
 from kvscope.metrics.estimates import (
     ADJUSTED,
     INDEPENDENT,
     PAIRED,
     Estimates,
     ExperimentMetrics,
-    Ratio,
 )
 from kvscope.metrics.registry import metrics_by_name
-from kvscope.metrics.statistics import Estimate, estimate, independent_ratio, paired_ratio
 from kvscope.metrics.study import add_study_metrics
 
 ROUNDS = 8
@@ -89,10 +88,10 @@ def pair() -> Estimates:
 def test_a_ratio_of_times_is_adjusted_for_waiting_and_says_of_how_many_rounds() -> None:
     ratio = pair().ratio(TIME, "b", "a")
     assert ratio is not None
-    assert (ratio.how, ratio.rounds) == (ADJUSTED, ROUNDS)
+    assert (ratio.how, ratio.count) == (ADJUSTED, ROUNDS)
     assert ratio.low <= 1.5 <= ratio.high
     assert ratio.value == pytest.approx(1.5, rel=0.03)
-    assert ratio.sign == 1
+    assert ratio.side_of(1) == 1
 
 
 def test_values_are_adjusted_to_where_nothing_waits_and_say_so() -> None:
@@ -135,7 +134,7 @@ def test_counts_that_every_repeat_has_are_compared_exactly_whatever_waits() -> N
         for count in (4, 6)
     )
     estimates = Estimates({"a": one, "b": two})
-    assert estimates.ratio(COUNT, "b", "a") == Ratio(1.5, 1.5, 1.5, PAIRED, ROUNDS)
+    assert estimates.ratio(COUNT, "b", "a") == Interval(1.5, 1.5, 1.5, ROUNDS, PAIRED)
     assert not row(estimates.adjusted("a"), COUNT)["adjusted"]
 
 
@@ -154,7 +153,7 @@ def test_times_that_may_be_negative_are_compared_by_their_means_over_rounds() ->
         {"a": experiment({TIME: base.tolist()}), "b": experiment({TIME: other.tolist()})}
     ).ratio(TIME, "b", "a")
     found = paired_ratio(other.tolist(), base.tolist())
-    assert ratio == Ratio(found.value, found.low, found.high, PAIRED, ROUNDS)
+    assert ratio == Interval(found.value, found.low, found.high, ROUNDS, PAIRED)
 
 
 def test_the_error_of_a_method_widens_a_ratio_and_a_value() -> None:
@@ -188,7 +187,7 @@ def test_experiments_of_two_campaigns_or_of_none_are_independent() -> None:
         estimates = Estimates({"a": one, "b": two})
         ratio = estimates.ratio(TIME, "b", "a")
         assert ratio is not None
-        assert (ratio.how, ratio.rounds) == (INDEPENDENT, 0)
+        assert (ratio.how, ratio.count) == (INDEPENDENT, 0)
         expected = independent_ratio(two.estimate(TIME), one.estimate(TIME))
         assert (ratio.low, ratio.high) == (expected.low, expected.high)
         apart = estimates.difference(TIME, "b", "a")
@@ -197,7 +196,10 @@ def test_experiments_of_two_campaigns_or_of_none_are_independent() -> None:
 
 
 def test_once_measured_is_not_compared_but_once_modeled_is() -> None:
-    for source, expected in (("measured", None), ("modeled", Ratio(1.5, 1.5, 1.5, "modeled"))):
+    for source, expected in (
+        ("measured", None),
+        ("modeled", Interval(1.5, 1.5, 1.5, 0, "modeled")),
+    ):
         one, two = (
             experiment({TIME: [level]}, campaign=None, source=source) for level in (2.0, 3.0)
         )
@@ -216,7 +218,7 @@ def test_sittings_are_compared_as_wholes() -> None:
     }
     ratio = Estimates(both).ratio(TIME, "b", "a")
     assert ratio is not None
-    assert ratio.rounds == 4
+    assert ratio.count == 4
     logs = [np.log(own[::3]) for own in values.values()]
     half = stats.t.ppf(0.975, 3) * (logs[1] - logs[0]).std(ddof=1) / math.sqrt(3)
     assert math.log(ratio.high / ratio.low) / 2 == pytest.approx(half)
@@ -248,8 +250,8 @@ def test_a_ratio_excludes_its_ends_by_welchs_test(
     mean: float, base: float, half: float, base_half: float, count: int, base_count: int
 ) -> None:
     """At an end r, the interval of mean − r · base mean just reaches 0."""
-    one = Estimate(mean, mean - half, mean + half, count)
-    other = Estimate(base, base - base_half, base + base_half, base_count)
+    one = Interval(mean, mean - half, mean + half, count)
+    other = Interval(base, base - base_half, base + base_half, base_count)
     found = independent_ratio(one, other)
     assert found.low <= found.value <= found.high
     assert math.isinf(found.high) or base > base_half
@@ -276,8 +278,8 @@ def test_a_ratio_of_means_covers_the_truth(shared: float) -> None:
 
 
 def test_a_base_that_may_be_0_leaves_a_ratio_without_an_upper_end() -> None:
-    sure, unsure = Estimate(9, 8, 10, 5), Estimate(1, -0.2, 2.2, 5)
+    sure, unsure = Interval(9, 8, 10, 5), Interval(1, -0.2, 2.2, 5)
     found = independent_ratio(sure, unsure)
     assert found.low > 1
     assert math.isinf(found.high)
-    assert math.isnan(independent_ratio(sure, Estimate(-1, -2, 0, 5)).value)
+    assert math.isnan(independent_ratio(sure, Interval(-1, -2, 0, 5)).value)

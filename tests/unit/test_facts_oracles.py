@@ -20,7 +20,6 @@ from kvscope.judge.records import Records, read_records
 from kvscope.plan.parts import Conditions, TracingSettings
 from kvscope.plan.policy import HostPools, Overflow
 from kvscope.tables.copies import copies_of
-from kvscope.tables.disturbed import judge_repeats
 from kvscope.tables.oracle import judge
 from kvscope.tables.runfile import KERNEL_EVENTS, NSYS_EXPORT
 from kvscope.tables.runschema import RunRecord
@@ -115,14 +114,8 @@ def test_what_the_settings_lead_to_violates_nothing(run: Records) -> None:
         ),
         *(put("warmup.passes", 0), put("warmup.classes", 0), drop("warmup.copies")),
         *(put("warmup.uncovered_classes", ["p1-d1-c1"]), drop("warmup.classes")),
-        *(drop("disturbance"), drop("engine.leaked_blocks")),
-        lambda facts: facts["disturbance"][1].update(disturbed=True),
-        lambda facts: facts["disturbance"][1].update(why="a neighbour"),
-        lambda facts: facts["disturbance"][1].update(shared="a neighbour"),
-        lambda facts: facts["disturbance"][1].update(waiting_share=0.4),
-        lambda facts: facts["disturbance"][1].update(other_run=True),
-        lambda facts: facts["disturbance"][1].pop("work_s"),
-        lambda facts: facts["disturbance"].pop(),
+        *(drop("load"), drop("engine.leaked_blocks")),
+        lambda facts: facts["load"].pop(),
         *(drop("engine.reference_checks"), put("engine.swap_checks.compared", 0)),
         *(put("engine.host_memory", "pageable"), put("workload", {"workload": "sharegpt"})),
     ],
@@ -245,12 +238,8 @@ def test_a_thread_that_waits_for_a_cpu_may_end_its_repeat_late(run: Records) -> 
 
     def waited(facts: Facts) -> None:
         late(facts)
-        for entry in facts["disturbance"]:
+        for entry in facts["load"]:
             entry["waiting_share"] = 0.4
-        for entry, verdict in zip(
-            facts["disturbance"], judge_repeats(facts["disturbance"]), strict=True
-        ):
-            entry |= verdict._asdict()
 
     assert states(forged(run, waited), VIOLATED) == {}
 

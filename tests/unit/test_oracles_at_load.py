@@ -241,7 +241,7 @@ def test_without_counts_of_threads_the_load_of_the_machine_is_the_witness(
     facts = on([GPU], loaded)
     for entry in facts["clock"]["repeats"]:
         entry["waited_s"] = None
-    for entry in facts["disturbance"]:
+    for entry in facts["load"]:
         entry |= load
     assert ("passes_apart" in violated(loaded.variant(facts=facts))) is caught
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import tables
+from kvscope.base.statistics import estimate
 from kvscope.judge.records import Records
 from kvscope.metrics.experiment import metrics_of, repeat_metrics
 from kvscope.metrics.registry import metrics_by_name
-from kvscope.metrics.statistics import estimate
 from kvscope.tables.due import decode_due_s, decode_passes, held_out_due_s
 from tests.run_records import facts_of
 

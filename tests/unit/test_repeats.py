@@ -14,10 +14,9 @@ from scipy import stats
 
 from kvscope import tables
 from kvscope.base.errors import BadInput
-from kvscope.base.interval import half_width, half_width_share
+from kvscope.base.statistics import estimate, half_width, half_width_share
 from kvscope.judge.records import Records
 from kvscope.metrics.registry import metrics_by_name
-from kvscope.metrics.statistics import estimate
 from kvscope.plan.experiment import Experiment, dump, load
 from kvscope.plan.fields import MAX_REPEATS
 from kvscope.plan.grid import expand
@@ -206,17 +205,19 @@ def test_the_throughput_that_ends_the_repeats_is_the_metric(makespans: list[floa
         assert throughput_tokens_per_s(repeat.requests) == pytest.approx(metric(repeat))
 
 
-@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=10))
+@given(st.lists(st.tuples(st.booleans(), st.floats(0, 1)), min_size=1, max_size=10))
 def test_metrics_are_of_all_repeats_but_those_that_were_served_for_their_profile(
-    repeats: list[tuple[bool, bool]],
+    repeats: list[tuple[bool, float]],
 ) -> None:
     """Whatever else the machine did meanwhile; of profiled ones if there are no others."""
     entries = [
         {"repeat": number, "start_ns": 0, "duration_s": 1.0, "profiled": profiled}
         for number, (profiled, _) in enumerate(repeats)
     ]
-    load = [{"repeat": n, "disturbed": busy, "why": ""} for n, (_, busy) in enumerate(repeats)]
-    run = records(*[2] * len(repeats), facts={"clock": {"repeats": entries}, "disturbance": load})
+    load = [
+        {"repeat": n, "cores": 1, "other_cpu_share": busy} for n, (_, busy) in enumerate(repeats)
+    ]
+    run = records(*[2] * len(repeats), facts={"clock": {"repeats": entries}, "load": load})
     numbers = range(len(repeats))
     expected = [number for number in numbers if not repeats[number][0]] or [*numbers]
     assert [repeat.repeat for repeat in run.valid_repeats()] == expected
@@ -230,13 +231,13 @@ def test_metrics_are_of_all_repeats_but_those_that_were_served_for_their_profile
         ("repeats", {"min": 3, "until": -1, "measured": 3}),
         ("repeats", {"min": 3, "until": 0.05, "budget_s": 0, "measured": 3}),
         ("repeats", 3),
-        ("disturbance", [{"repeat": 0}]),
-        ("disturbance", {"repeat": 0, "disturbed": True}),
+        ("load", [{"cores": 2}]),
+        ("load", {"repeat": 0}),
     ],
 )
 def test_run_json_with_something_else_is_refused(tmp_path: Path, key: str, value: Any) -> None:
     sound = {"experiment_id": "one", "status": "complete", "files": {}}
-    told = {"repeats": RULE.facts(3, 0.01), "disturbance": [{"repeat": 0, "disturbed": False}]}
+    told = {"repeats": RULE.facts(3, 0.01), "load": [{"repeat": 0}]}
     write_run(tmp_path, sound | told)
     assert read_run(tmp_path)["repeats"]["reached"] is True
     write_run(tmp_path, sound | {key: value})

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kvscope.base.statistics import Interval
 from kvscope.cli.main import main
-from kvscope.metrics.statistics import Estimate
 from kvscope.metrics.study import column_measures
 from kvscope.report.compare import Difference
 
@@ -80,7 +80,7 @@ def test_nothing_in_common_is_bad_input(
 )
 def test_a_difference_without_a_ratio_has_a_verdict(low: int, high: int, verdict: str) -> None:
     """Tables give numbers of numpy, whose comparisons cannot be subtracted."""
-    zero = Estimate(0.0, 0.0, 0.0)
-    apart = Estimate(np.float64(2), np.float64(low), np.float64(high))
+    zero = Interval(0.0, 0.0, 0.0)
+    apart = Interval(np.float64(2), np.float64(low), np.float64(high))
     metric = next(one for one in column_measures() if one.name == "preemptions")
     assert Difference("x", metric, zero, zero, True, None, apart).verdict == verdict

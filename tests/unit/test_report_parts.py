@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope.base.quantities import plural
+from kvscope.base.statistics import Interval
 from kvscope.metrics.measure import measures
 from kvscope.metrics.registry import all_metrics
-from kvscope.metrics.statistics import Estimate
 from kvscope.metrics.study import STUDY_METRICS, column_measures
 from kvscope.report.circumstances import circumstances, dates, shared
 from kvscope.report.data import ReportedRun, StudyData, labels
@@ -58,11 +58,11 @@ def test_what_is_shown_is_a_metric_and_its_unit_is_right(shown):
 @pytest.mark.parametrize(
     ("number", "text"),
     [
-        (Estimate(1234.56, 1214.56, 1254.56), ("1,235", "± 20")),
-        (Estimate(0.123456, 0.122456, 0.124456), ("0.1235", "± 0.0010")),
-        (Estimate(12.0, 12.0, 12.0), ("12", "± 0")),
-        (Estimate(7.25, math.nan, math.nan), ("7.25", "")),
-        (Estimate(math.nan, math.nan, math.nan), ("–", "")),
+        (Interval(1234.56, 1214.56, 1254.56), ("1,235", "± 20")),
+        (Interval(0.123456, 0.122456, 0.124456), ("0.1235", "± 0.0010")),
+        (Interval(12.0, 12.0, 12.0), ("12", "± 0")),
+        (Interval(7.25, math.nan, math.nan), ("7.25", "")),
+        (Interval(math.nan, math.nan, math.nan), ("–", "")),
     ],
 )
 def test_an_estimate_is_told_to_the_places_its_interval_allows(number, text):

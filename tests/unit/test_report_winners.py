@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kvscope.metrics.statistics import Estimate
+from kvscope.base.statistics import Interval
 from kvscope.plan.figures import Axes
 from kvscope.report.data import StudyData
 from kvscope.report.figures.winners import TIE, draw
@@ -101,9 +101,9 @@ class Counted(NamedTuple):
     time_source: str
     metrics: dict[str, float]
 
-    def number(self, metric: str) -> Estimate:
+    def number(self, metric: str) -> Interval:
         value = self.metrics.get(metric, math.nan)
-        return Estimate(value, value, value)
+        return Interval(value, value, value)
 
 
 @pytest.mark.parametrize(

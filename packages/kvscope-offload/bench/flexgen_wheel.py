@@ -39,7 +39,7 @@ import torch
 
 from kvscope.base.errors import BadInput, KvscopeError
 from kvscope.base.files import write_json
-from kvscope.base.interval import half_width, half_width_share
+from kvscope.base.statistics import half_width, half_width_share
 from kvscope.plan.experiment import Experiment, load
 from kvscope.plan.models import Model
 from kvscope.run.provenance import hardware, versions

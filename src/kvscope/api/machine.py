@@ -1,12 +1,12 @@
 """The environment that kvscope is installed in, and processes that end with their parent.
 
-`plugins` has the `names` of entry points in a group, and `load`, which loads one. `processes` has
-`run`, `running_whole` and `ENDING`, the signals that end one.
+`machine` has `processor`, what the system tells of it, and `installed_vllm`. `plugins` has the
+`names` of entry points in a group, and `load`, which loads one. `processes` has `run`,
+`running_whole` and `ENDING`, the signals that end one.
 """
 
 from kvscope import __version__
-from kvscope.base import plugins, processes
-from kvscope.base.machine import installed_vllm, processor
+from kvscope.base import machine, plugins, processes
 from kvscope.cli.packages import device
 
-__all__ = ["__version__", "device", "installed_vllm", "plugins", "processes", "processor"]
+__all__ = ["__version__", "device", "machine", "plugins", "processes"]

@@ -1,7 +1,8 @@
-"""Counts, sizes and durations in words, and sizes and durations as people write them."""
+"""Counts, sizes and durations in words, and as people write them."""
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 
 _PREFIXES = "KMGTP"
@@ -27,7 +28,7 @@ SIZE_HELP = "as 80G, 80GiB (both binary) or 80GB (decimal)"
 DURATION_HELP = "or with a unit: ms, s, min, h or d"
 MOST_BYTES, MOST_SECONDS = 2**63 - 1, 10**9
 _NUMBER, _EXPONENT = r"(\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})", r"([eE][+-]?\d{1,2})?"
-_QUANTITY = re.compile(rf"{_NUMBER}{_EXPONENT}\s*([a-zA-Zµ]*)")
+_QUANTITY = re.compile(rf"{_NUMBER}{_EXPONENT}\s*([a-zA-Zµ/]*)")
 QUANTITY = rf"^\s*{_NUMBER}{_EXPONENT}\s*[a-zA-Zµ]*\s*$"
 """A number with or without a unit, as a pattern of JSON Schema."""
 _FOLDED = {unit.lower(): factor for unit, factor in SIZES.items()}
@@ -40,11 +41,10 @@ def parse_size(text: str, unit: str = "B", least: int = 1) -> int:
     are the same. A number alone is in `unit`. ValueError, a sentence, for anything else and
     for less than `least` bytes.
     """
-    number = _parse(text, _FOLDED, unit.lower())
-    if number is None or not least <= number <= MOST_BYTES:
-        expected = f"a size of at least {size_text(least)} and below 8 EiB, {SIZE_HELP}"
-        raise ValueError(f"{text[:60]!r} is not {expected}; a number alone is in {_named(unit)}")
-    return int(number)
+    expected = f"a size of at least {size_text(least)} and below 8 EiB, in {_named(unit)} or "
+    return int(
+        _parse(text, _FOLDED, unit, lambda n: least <= n <= MOST_BYTES, expected + SIZE_HELP)
+    )
 
 
 def parse_duration(text: str, unit: str = "s", or_0: bool = False) -> float:
@@ -52,14 +52,25 @@ def parse_duration(text: str, unit: str = "s", or_0: bool = False) -> float:
 
     A number alone is in `unit`. ValueError, a sentence, for anything else.
     """
-    number = _parse(text, DURATIONS, unit)
-    if number is None or not (0 < number <= MOST_SECONDS or (or_0 and number == 0)):
-        raise ValueError(
-            f"{text[:60]!r} is not a duration {'of 0 or more' if or_0 else 'above 0'} "
-            f"(and below 31 years), {_named(unit)} "
-            f"{DURATION_HELP}"
-        )
-    return float(number)
+    least = "of 0 or more" if or_0 else "above 0"
+    expected = f"a duration {least} and below 31 years, in {_named(unit)} {DURATION_HELP}"
+
+    def allows(seconds: Fraction) -> bool:
+        return 0 < seconds <= MOST_SECONDS or (or_0 and seconds == 0)
+
+    return float(_parse(text, DURATIONS, unit, allows, expected))
+
+
+def parse_count(text: str, least: int) -> int:
+    """A whole number, as '12' or '1e3'. ValueError, a sentence, for anything else."""
+    expected = f"a whole number of at least {least}"
+    return int(_parse(text, {"": 1}, "", lambda n: n.denominator == 1 and n >= least, expected))
+
+
+def parse_number(text: str, unit: str, below: float = math.inf) -> float:
+    """A number above 0, with or without its unit. ValueError, a sentence, for anything else."""
+    units = {unit.lower(): 1}
+    return float(_parse(text, units, unit, lambda n: 0 < n < below, f"a number of {unit} above 0"))
 
 
 def size_text(size: int) -> str:
@@ -68,13 +79,25 @@ def size_text(size: int) -> str:
     return f"{size // 1024**power} {f'{_PREFIXES[power - 1]}iB' if power else 'B'}"
 
 
-def _parse(text: str, units: Mapping[str, int | Fraction], unit: str) -> Fraction | None:
-    """The quantity in the base of `units`; None if the text is none."""
+def _parse(
+    text: str,
+    units: Mapping[str, int | Fraction],
+    unit: str,
+    allows: Callable[[Fraction], bool],
+    expected: str,
+) -> Fraction:
+    """A quantity in the base of `units`; a number alone is in `unit`.
+
+    ValueError, a sentence with the text and what was expected, if it is none or is not allowed.
+    """
     found = _QUANTITY.fullmatch(text.strip())
-    if not found or not text.isprintable() or not found[1].isascii():
-        return None
-    factor = units.get(found[3].lower() or unit)
-    return None if factor is None else Fraction(f"{found[1]}{found[2] or ''}") * factor
+    if found and text.isprintable() and found[1].isascii():
+        factor = units.get((found[3] or unit).lower())
+        if factor is not None:
+            number = Fraction(f"{found[1]}{found[2] or ''}") * factor
+            if allows(number):
+                return number
+    raise ValueError(f"{text[:60]!r} is not {expected}")
 
 
 def _named(unit: str) -> str:

@@ -21,7 +21,7 @@ from statistics import fmean
 import numpy as np
 
 from kvscope.base.arraytypes import Floats
-from kvscope.base.interval import student_t
+from kvscope.base.statistics import UNKNOWN, Interval, paired_logs, student_t
 
 # Waiting above this in any repeat is a covariate; below it is noise of the counter and of the
 # system's own services.
@@ -41,23 +41,6 @@ def waiting(ran_s: float, waited_s: float) -> float:
     `ran_s` and `waited_s` are the repeat's in run.json, from /proc/PID/task/*/schedstat.
     """
     return math.log1p(waited_s / ran_s) if ran_s > 0 else 0.0
-
-
-@dataclass(frozen=True)
-class Interval:
-    """An estimate with its 95 % confidence interval, NaN where it is not defined."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def half_width_share(self) -> float:
-        """Half the width as a share of the value, on the scale of logarithms."""
-        return math.sqrt(self.high / self.low) - 1 if self.low > 0 else math.nan
-
-
-UNKNOWN = Interval(math.nan, math.nan, math.nan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,12 +75,12 @@ class Rounds:
             return Interval(1.0, 1.0, 1.0)
         shared = self._shared(other, base)
         if not self.waited and len(shared) > 1:
-            return _exp(*_paired(self._of(other, shared).logs - self._of(base, shared).logs))
+            return paired_logs(self._of(other, shared).logs - self._of(base, shared).logs)
         if other not in self._cells or base not in self._cells:
             return UNKNOWN
         log, half = self._model.contrast(other, base)
         waits = [float(self._cells[name].waits.mean()) for name in (other, base)]
-        return _exp(log, half + self._widening(sum(waits) / 2))
+        return Interval.exp(log, half + self._widening(sum(waits) / 2))
 
     def value(self, experiment: str) -> Interval:
         """The time of an experiment where nothing waits: geometric mean and t interval over rounds.
@@ -111,10 +94,10 @@ class Rounds:
         left = self._adjusted(cells)
         mean_waiting = float(cells.waits.mean())
         if len(left) < 2:
-            return _exp(float(left[0]), math.nan)
+            return Interval.exp(float(left[0]), math.nan)
         variance = float(left.var(ddof=1)) / len(left) + self._slope[1] * mean_waiting**2
         half = student_t(len(left) - 1) * math.sqrt(variance)
-        return _exp(float(left.mean()), half + self._widening(mean_waiting))
+        return Interval.exp(float(left.mean()), half + self._widening(mean_waiting))
 
     def difference(self, other: str, base: str) -> Interval:
         """time of `other` − time of `base`, in the times' unit: a paired t interval.
@@ -133,7 +116,7 @@ class Rounds:
         half = student_t(len(apart) - 1) * math.sqrt(variance)
         size = float(np.mean(times * one.waits + base_times * two.waits)) / 2
         half += self._widening(size)
-        return Interval(float(apart.mean()), apart.mean() - half, apart.mean() + half)
+        return Interval.around(float(apart.mean()), half)
 
     def count(self, other: str, base: str) -> int:
         """In how many rounds both were measured; of two that a third connects, the fewer."""
@@ -212,19 +195,6 @@ class _Cells:
 def _mean(repeats: Sequence[tuple[float, float]]) -> tuple[float, float]:
     logs, waits = zip(*repeats, strict=True)
     return fmean(logs), fmean(waits)
-
-
-def _paired(differences: Floats) -> tuple[float, float]:
-    """Mean and half width of the paired t interval, with HC3's error: √(n / (n−1)) times as wide.
-
-    It is what the model says of two experiments alone.
-    """
-    error = float(differences.std(ddof=1)) / math.sqrt(len(differences) - 1)
-    return float(differences.mean()), student_t(len(differences) - 1) * error
-
-
-def _exp(log: float, half: float) -> Interval:
-    return Interval(math.exp(log), math.exp(log - half), math.exp(log + half))
 
 
 @dataclass(frozen=True, eq=False)

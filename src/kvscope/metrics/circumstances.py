@@ -4,9 +4,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from kvscope.base.quantities import plural, rough_duration
+from kvscope.base.statistics import coefficient_of_variation
 from kvscope.metrics.serving import makespan_s, stall_time_s
-from kvscope.metrics.statistics import coefficient_of_variation
-from kvscope.tables.run_view import RunView, counted_repeats, disturbances, sharings
+from kvscope.tables.run_view import RunView, counted_repeats
 from kvscope.tables.runschema import RepeatRecord, RunRecord
 
 MAXIMUM_VARIATION = 0.10
@@ -15,6 +16,8 @@ MAXIMUM_STALL_SHARE = 0.05
 """A repeat that lost more than this share of its makespan in stalls is stalled."""
 MAXIMUM_WAITING = 0.02
 """A run whose threads waited for a CPU more than this share of their time has waited."""
+MAXIMUM_OTHERS = 0.10
+"""More use of the machine's CPU time by other processes is a circumstance."""
 # Repeats that are described; further ones are counted.
 MOST_DESCRIBED = 3
 
@@ -25,8 +28,8 @@ CIRCUMSTANCES = {
     "waited": "the engine's threads were ready without a CPU for more than "
     f"{100 * MAXIMUM_WAITING:.0f} % of their time",
     "cold": "requests come in real time, and shape classes were measured that warm-up had not met",
-    "disturbed": "other load disturbed repeats (see Repeats)",
-    "shared": "neighbours in its pack did what would have disturbed it elsewhere",
+    "other_load": "other processes used more than "
+    f"{100 * MAXIMUM_OTHERS:.0f} % of the machine's CPU time",
     "unstable": "the makespan's standard deviation over the repeats exceeds "
     f"{100 * MAXIMUM_VARIATION:.0f} % of its mean",
     "stalled": f"a repeat lost more than {100 * MAXIMUM_STALL_SHARE:.0f} % of its makespan in "
@@ -54,8 +57,7 @@ def find_circumstances(records: RunView) -> list[Circumstance]:
         "not_precise": describe_width(record),
         "waited": _waited(record),
         "cold": _cold(records),
-        "disturbed": describe_disturbance(record),
-        "shared": describe_sharing(record),
+        "other_load": describe_other_load(record),
         **(_of_passes(records) if len(records.steps) else {}),
         "profile_lost": _profile_lost(record),
     }
@@ -77,7 +79,7 @@ def describe_width(record: RunRecord) -> str:
         return f"no interval after {after}; ± {percent(until)} was asked"
     needed = math.ceil(rule.measured * (share / until) ** 2)
     each_s = _span_s(record) / max(rule.measured, 1)
-    time = f" in {_duration(needed * each_s)}" if each_s else ""
+    time = f" in {rough_duration(needed * each_s)}" if each_s else ""
     return (
         f"± {percent(share)} after {after}; ± {percent(until)} was asked, "
         f"which takes about {needed} {unit}s{time}"
@@ -95,22 +97,13 @@ def waiting_share(entry: RepeatRecord) -> float | None:
     return waited_s / (ran_s + waited_s)
 
 
-def describe_disturbance(record: RunRecord) -> str:
-    """The disturbed repeats and their causes, as text; empty if there are none.
-
-    Example: 'repeat 1: other processes used 0.9 of 2 CPUs'
-    """
-    return _describe([(one.repeat, one.why) for one in disturbances(record)], record)
-
-
-def describe_sharing(record: RunRecord) -> str:
-    """The repeats that neighbours of the pack slowed down, as text; empty if there are none."""
-    return _describe([(one.repeat, one.shared) for one in sharings(record)], record)
-
-
-def _describe(found: Sequence[tuple[int, str]], record: RunRecord) -> str:
-    described = [f"repeat {number}: {cause}" for number, cause in found[:MOST_DESCRIBED]]
-    return _shortened(described, len(found), len(record.disturbance))
+def describe_other_load(record: RunRecord) -> str:
+    """The use of CPUs by other processes, '0.9 of 2 CPUs (0.7 to 1.1)'; empty if it is little."""
+    used = [entry.other_cpus for entry in record.load if entry.other_cpus is not None]
+    cores = record.load[0].cores if used else None
+    if not cores or (mean := sum(used) / len(used)) <= MAXIMUM_OTHERS * cores:
+        return ""
+    return f"{mean:.1f} of {plural(cores, 'CPU')} ({min(used):.1f} to {max(used):.1f})"
 
 
 def _shortened(described: Sequence[str], found: int, repeats: int) -> str:
@@ -168,10 +161,6 @@ def _span_s(record: RunRecord) -> float:
     starts = [entry.start_ns for entry in found]
     ends = [entry.start_ns * 1e-9 + entry.duration_s for entry in found]
     return max(ends) - min(starts) * 1e-9 if found else 0.0
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def percent(share: float) -> str:

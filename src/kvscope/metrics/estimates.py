@@ -13,16 +13,19 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.base.rounds import Interval, Rounds
-from kvscope.base.time_sources import MODELED, REHEARSED
-from kvscope.metrics.measure import is_of_time, measures
-from kvscope.metrics.statistics import (
+from kvscope.base.rounds import Rounds
+from kvscope.base.statistics import (
     UNKNOWN,
-    Estimate,
+    Interval,
     difference,
     independent_ratio,
     paired_ratio,
+    range_of_difference,
+    range_of_ratio,
+    widen_ratio,
 )
+from kvscope.base.time_sources import MODELED, REHEARSED
+from kvscope.metrics.measure import is_of_time, measures
 
 # How a ratio was estimated, beside `modeled` and `rehearsed`: over rounds, adjusted for waiting or
 # as measured, or of means that no rounds connect.
@@ -40,12 +43,12 @@ class ExperimentMetrics:
     metrics: pd.DataFrame
     repeats: pd.DataFrame | None = None
 
-    def estimate(self, metric: str) -> Estimate:
+    def estimate(self, metric: str) -> Interval:
         """A metric's estimate; NaN where the table has none."""
         row = self._rows.get(metric)
         if row is None:
             return UNKNOWN
-        return Estimate(row["value"], row["ci_low"], row["ci_high"], row["repeats_valid"])
+        return Interval(row["value"], row["ci_low"], row["ci_high"], row["repeats_valid"])
 
     @cached_property
     def modeled(self) -> bool:
@@ -70,22 +73,6 @@ class ExperimentMetrics:
         return dict(zip(self.metrics.index, self.metrics.to_dict("records"), strict=True))
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """A ratio with its 95 % interval, how it was estimated, and of how many rounds."""
-
-    value: float
-    low: float
-    high: float
-    how: str = INDEPENDENT
-    rounds: int = 0
-
-    @property
-    def sign(self) -> int:
-        """1 if the interval is above 1, -1 if it is below, 0 if it has 1 in it."""
-        return (self.low > 1) - (self.high < 1)
-
-
 class Estimates:
     """Estimates of each metric from several experiments, by the names that they are given."""
 
@@ -93,7 +80,7 @@ class Estimates:
         self._experiments = dict(experiments)
         self._in_campaign: dict[tuple[str, str], _InCampaign] = {}
 
-    def ratio(self, metric: str, other: str, base: str) -> Ratio | None:
+    def ratio(self, metric: str, other: str, base: str) -> Interval | None:
         """The metric of `other` / that of `base`.
 
         None where an interval is missing, or one of the two is not above 0: nothing is a multiple
@@ -108,15 +95,16 @@ class Estimates:
             return None
         return replace(found, how=REHEARSED) if one.rehearsed else found
 
-    def _ratio(self, metric: str, other: str, base: str) -> Ratio | None:
+    def _ratio(self, metric: str, other: str, base: str) -> Interval | None:
         one, two = self._experiments[other], self._experiments[base]
         if one.modeled or two.modeled:
             return _modeled_ratio(one, two, metric)
         if together := self._together(metric, other, base):
             return together.ratio(other, base)
-        return _known(independent_ratio(one.estimate(metric), two.estimate(metric)))
+        found = independent_ratio(one.estimate(metric), two.estimate(metric))
+        return _known(found, INDEPENDENT)
 
-    def difference(self, metric: str, other: str, base: str) -> Estimate:
+    def difference(self, metric: str, other: str, base: str) -> Interval:
         """The metric of `other` − that of `base`, in its unit; NaN where one was rehearsed."""
         if len({self._experiments[name].rehearsed for name in (other, base)}) > 1:
             return UNKNOWN
@@ -125,14 +113,13 @@ class Estimates:
         one, two = (self._experiments[name].estimate(metric) for name in (other, base))
         return found or difference(one, two)
 
-    def apart(self, metric: str, other: str, base: str) -> Estimate:
+    def apart(self, metric: str, other: str, base: str) -> Interval:
         """As `difference`; a modeled number without an interval is exact, as it has no noise."""
         found = self.difference(metric, other, base)
         pair = [self._experiments[name] for name in (other, base)]
         if found.has_interval or not all(one.modeled for one in pair):
             return found
-        one, two = (run.estimate(metric).ends for run in pair)
-        return replace(found, low=one[0] - two[1], high=one[1] - two[0])
+        return range_of_difference(*(run.estimate(metric) for run in pair))
 
     def adjusted(self, name: str) -> pd.DataFrame:
         """The `metrics` table of an experiment, times as if nothing had waited, if that is known.
@@ -147,11 +134,13 @@ class Estimates:
         if not any(found):
             return metrics.assign(adjusted=False)
         known = [self._experiments[name].estimate(metric) for metric in metrics.index]
-        rows = [own or measured for own, measured in zip(found, known, strict=True)]
-        columns = pd.DataFrame(rows).set_axis(
-            ["value", "ci_low", "ci_high", "repeats_valid"], axis=1
+        shown = [own or measured for own, measured in zip(found, known, strict=True)]
+        columns = pd.DataFrame(
+            [(one.value, one.low, one.high, one.count) for one in shown],
+            columns=["value", "ci_low", "ci_high", "repeats_valid"],
+            index=metrics.index,
         )
-        columns = columns.set_axis(metrics.index).astype(metrics.dtypes[columns.columns])
+        columns = columns.astype(metrics.dtypes[columns.columns])
         return metrics.assign(**columns, adjusted=[own is not None for own in found])
 
     def _together(self, metric: str, *names: str) -> "_InCampaign | None":
@@ -193,7 +182,7 @@ class _InCampaign:
         self._of_time = is_of_time(rows["unit"].iloc[0])
         self._found: dict[str, pd.Series] = {}
 
-    def ratio(self, other: str, base: str) -> Ratio | None:
+    def ratio(self, other: str, base: str) -> Interval | None:
         if {other, base} <= self._positive:
             rounds = self._rounds
             found = self._widened(rounds.ratio(other, base), other, base)
@@ -205,20 +194,21 @@ class _InCampaign:
         found = paired_ratio(one[both].tolist(), two[both].tolist(), errors)
         return _known(found, PAIRED, len(both))
 
-    def difference(self, other: str, base: str) -> Estimate | None:
+    def difference(self, other: str, base: str) -> Interval | None:
         """None where rounds give no interval of it."""
         if not {other, base} <= self._positive:
             return None
-        found, count = self._rounds.difference(other, base), self._rounds.count(other, base)
-        known = Estimate(found.value, found.low, found.high, count)
-        return known if known.has_interval else None
+        found = self._rounds.difference(other, base)
+        if not found.has_interval:
+            return None
+        return replace(found, count=self._rounds.count(other, base))
 
-    def adjusted(self, name: str) -> Estimate | None:
+    def adjusted(self, name: str) -> Interval | None:
         """An experiment's own value where nothing waits; None where it is not adjusted."""
         if not (self._of_time and name in self._positive and self._rounds.adjusts):
             return None
         found = self._widened(self._rounds.value(name), name)
-        return Estimate(found.value, found.low, found.high, self._rounds.count(name, name))
+        return replace(found, count=self._rounds.count(name, name))
 
     @cached_property
     def _rounds(self) -> Rounds:
@@ -239,8 +229,7 @@ class _InCampaign:
         if self._errors is None:
             return found
         shares = [self._error(name) / float(self._by_round(name).mean()) for name in names]
-        half = math.hypot(math.log(found.high / found.low) / 2, *shares)
-        return Interval(found.value, found.value / math.exp(half), found.value * math.exp(half))
+        return widen_ratio(found, shares)
 
     def _error(self, name: str) -> float:
         """The mean error of the method; 0 of a metric without one."""
@@ -248,24 +237,17 @@ class _InCampaign:
         return 0.0 if errors is None else float(errors.loc[errors["name"] == name, "value"].mean())
 
 
-def _known(found: Interval, how: str = INDEPENDENT, rounds: int = 0) -> Ratio | None:
-    if math.isnan(found.low):
-        return None
-    return Ratio(found.value, found.low, found.high, how, rounds)
+def _known(found: Interval, how: str, rounds: int = 0) -> Interval | None:
+    return None if math.isnan(found.low) else replace(found, how=how, count=rounds)
 
 
-def _modeled_ratio(one: ExperimentMetrics, base: ExperimentMetrics, metric: str) -> Ratio | None:
+def _modeled_ratio(one: ExperimentMetrics, base: ExperimentMetrics, metric: str) -> Interval | None:
     """A ratio with the range that the ends of the intervals allow.
 
     Two modeled numbers without intervals have no noise and are compared as they are.
     """
     number, other = one.estimate(metric), base.estimate(metric)
-    if not other.value > 0:
+    noisy = number.has_interval or other.has_interval
+    if not other.value > 0 or not (noisy or (one.modeled and base.modeled)):
         return None
-    value = number.value / other.value
-    if one.modeled and base.modeled and not (number.has_interval or other.has_interval):
-        return None if math.isnan(value) else Ratio(value, value, value, MODELED)
-    if not (number.has_interval and other.has_interval):
-        return None
-    high = number.high / other.low if other.low > 0 else math.inf
-    return Ratio(value, max(0.0, number.low) / other.high, high, MODELED)
+    return _known(range_of_ratio(number, other), MODELED)

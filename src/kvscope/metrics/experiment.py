@@ -13,6 +13,7 @@ from kvscope import tables
 from kvscope.base import rounds
 from kvscope.base.errors import BadInput, KvscopeError
 from kvscope.base.reading import describe_error
+from kvscope.base.statistics import Interval, estimate, widen
 from kvscope.base.time_sources import MODELED
 from kvscope.judge.checklist import checklist
 from kvscope.judge.planned import confirm_settings, experiment_of
@@ -22,7 +23,6 @@ from kvscope.judge.validity import find_reasons
 from kvscope.metrics.circumstances import find_circumstances
 from kvscope.metrics.metric import Metric, origin_of
 from kvscope.metrics.registry import all_metrics
-from kvscope.metrics.statistics import Estimate, estimate, widen
 from kvscope.tables import accounts
 from kvscope.tables.accounts import ANALYSED
 from kvscope.tables.added import NoTable
@@ -115,8 +115,8 @@ def metrics_of(
     values_of = {str(name): rows.tolist() for name, rows in repeats.groupby("metric")["value"]}
     found = {metric.name: _estimate(metric, values_of) for metric in all_metrics()}
     values = {metric: found[metric.name].value for metric in all_metrics()}
-    for name, (low, high) in _modeled_intervals(records, values).items():
-        found[name] = replace(found[name], low=low, high=high)
+    for name, modeled in _modeled_intervals(records, values).items():
+        found[name] = replace(found[name], low=modeled.low, high=modeled.high)
     estimates = pd.DataFrame([vars(one) for one in found.values()])
     columns = {
         "experiment_id": records.record.experiment_id,
@@ -134,9 +134,7 @@ def metrics_of(
     return pd.DataFrame(columns)[tables.METRICS.names]
 
 
-def _modeled_intervals(
-    records: Records, values: Mapping[Metric, float]
-) -> Mapping[str, tuple[float, float]]:
+def _modeled_intervals(records: Records, values: Mapping[Metric, float]) -> Mapping[str, Interval]:
     """Intervals of a modeled run's metrics, as its device gives them."""
     if records.time_source != MODELED or records.steps.empty:
         return {}
@@ -144,7 +142,7 @@ def _modeled_intervals(
     return resolve_name(found)(records, values) if found else {}
 
 
-def _estimate(metric: Metric, values_of: Mapping[str, list[float]]) -> Estimate:
+def _estimate(metric: Metric, values_of: Mapping[str, list[float]]) -> Interval:
     """A metric over repeats; the interval includes the method's mean uncertainty."""
     found = estimate(values_of.get(metric.name, []))
     if metric.uncertainty is None or found.count < 2:

@@ -13,11 +13,11 @@ from typing import Any
 
 import pandas as pd
 
+from kvscope.base.statistics import UNKNOWN, Interval
 from kvscope.metrics import measure
 from kvscope.metrics.estimates import Estimates, ExperimentMetrics
 from kvscope.metrics.measure import Measure, measures
 from kvscope.metrics.registry import all_metrics
-from kvscope.metrics.statistics import UNKNOWN, Estimate
 from kvscope.plan.parts import CacheSettings
 
 
@@ -33,7 +33,7 @@ def add_study_metrics(experiments: Sequence[ExperimentMetrics]) -> list[pd.DataF
     names = {one: str(place) for place, one in enumerate(adjusted)}
     estimates = Estimates({name: one for one, name in names.items()})
 
-    def beyond(one: ExperimentMetrics, ample: ExperimentMetrics | None) -> Estimate:
+    def beyond(one: ExperimentMetrics, ample: ExperimentMetrics | None) -> Interval:
         return estimates.difference("makespan_s", names[one], names[ample]) if ample else UNKNOWN
 
     partners = find_ample_partners(adjusted)
@@ -66,17 +66,17 @@ def _served_all(one: ExperimentMetrics) -> bool:
     return not one.estimate("aborted_requests").value > 0
 
 
-def cost_per_preemption(one: ExperimentMetrics) -> Estimate:
+def cost_per_preemption(one: ExperimentMetrics) -> Interval:
     """Net resume overhead a preemption, in s; an interval if all repeats preempt equally often."""
     overhead, preemptions = one.estimate("resume_overhead_net_s"), one.estimate("preemptions")
     if not preemptions.value > 0:
         return UNKNOWN
     ends = (overhead.low, overhead.high) if _is_exact(preemptions) else (math.nan, math.nan)
     value, low, high = (number / preemptions.value for number in (overhead.value, *ends))
-    return Estimate(value, low, high, overhead.count)
+    return Interval(value, low, high, overhead.count)
 
 
-def swap_bandwidth(one: ExperimentMetrics) -> Estimate:
+def swap_bandwidth(one: ExperimentMetrics) -> Interval:
     """Swapped bytes over seconds of copies; an interval if all repeats swap equally many bytes.
 
     The half widths of the two times are added, a bound on the half width of their sum.
@@ -90,12 +90,12 @@ def swap_bandwidth(one: ExperimentMetrics) -> Estimate:
         return UNKNOWN
     value, count = swapped.value / time, min(c.count for c in copies)
     if not _is_exact(swapped) or not shortest > 0:
-        return Estimate(value, math.nan, math.nan, count)
-    return Estimate(value, swapped.value / longest, swapped.value / shortest, count)
+        return Interval(value, math.nan, math.nan, count)
+    return Interval(value, swapped.value / longest, swapped.value / shortest, count)
 
 
 def _add_rows(
-    one: ExperimentMetrics, ample: ExperimentMetrics | None, beyond: Estimate
+    one: ExperimentMetrics, ample: ExperimentMetrics | None, beyond: Interval
 ) -> pd.DataFrame:
     rows = [_row(metric, one, ample, beyond) for metric in STUDY_METRICS]
     added = pd.DataFrame(rows, columns=one.metrics.columns).astype(one.metrics.dtypes)
@@ -106,7 +106,7 @@ def _row(
     metric: "StudyMetric",
     one: ExperimentMetrics,
     ample: ExperimentMetrics | None,
-    beyond: Estimate,
+    beyond: Interval,
 ) -> dict[str, Any]:
     """A row of the `metrics` table; valid if all experiments that it is computed from are."""
     found = metric.of(one, beyond)
@@ -136,7 +136,7 @@ def _fullness(one: ExperimentMetrics) -> float:
     return one.estimate("kv_block_utilization_peak").value
 
 
-def _is_exact(number: Estimate) -> bool:
+def _is_exact(number: Interval) -> bool:
     """Whether all repeats have the same value."""
     return number.count == 1 or number.low == number.high
 
@@ -148,7 +148,7 @@ class StudyMetric(Measure):
     If it `compares` the two, it is valid only if both are.
     """
 
-    of: Callable[[ExperimentMetrics, Estimate], Estimate]
+    of: Callable[[ExperimentMetrics, Interval], Interval]
     compares: bool = False
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from kvscope.base.errors import BadInput
 from kvscope.base.layout import MANIFEST
+from kvscope.base.statistics import Interval
 from kvscope.base.time_sources import rehearsal_refused
-from kvscope.metrics.estimates import INDEPENDENT, Estimates, Ratio
+from kvscope.metrics.estimates import INDEPENDENT, Estimates
 from kvscope.metrics.measure import Measure
-from kvscope.metrics.statistics import Estimate
 from kvscope.metrics.study import column_measures
 from kvscope.report.comparisons import Comparison
 from kvscope.report.data import ReportedRun, StudyData, of_interest
@@ -39,11 +39,11 @@ class Difference:
 
     experiment: str
     metric: Measure
-    first: Estimate
-    second: Estimate
+    first: Interval
+    second: Interval
     believed: bool
-    ratio: Ratio | None
-    apart: Estimate
+    ratio: Interval | None
+    apart: Interval
 
     @property
     def sign(self) -> int:
@@ -173,13 +173,12 @@ def _cells(one: Difference) -> tuple[str, str, str, str, str]:
 def as_json(found: Sequence[Difference]) -> list[dict[str, Any]]:
     """The differences as objects, in the units of the `metrics` table; null for what is missing."""
 
-    def number(one: Estimate) -> dict[str, float | None]:
+    def number(one: Interval) -> dict[str, float | None]:
         values = {"value": one.value, "ci_low": one.low, "ci_high": one.high}
         return {key: value if math.isfinite(value) else None for key, value in values.items()}
 
-    def ratio(one: Ratio) -> dict[str, Any]:
-        ends = number(Estimate(one.value, one.low, one.high))
-        return {**ends, "how": one.how, "rounds": one.rounds}
+    def ratio(one: Interval) -> dict[str, Any]:
+        return {**number(one), "how": one.how, "rounds": one.count}
 
     return [
         {

@@ -9,12 +9,18 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from statistics import fmean, geometric_mean
+from statistics import geometric_mean
 from typing import Any
 
+from kvscope.base.statistics import (
+    UNKNOWN,
+    Interval,
+    estimate,
+    mean_difference,
+    mean_ratio,
+)
 from kvscope.base.time_sources import REHEARSED, mark_of
-from kvscope.metrics.estimates import Estimates, Ratio
-from kvscope.metrics.statistics import Estimate, estimate
+from kvscope.metrics.estimates import Estimates
 from kvscope.plan.named import name_of
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.settings import (
@@ -32,7 +38,6 @@ from kvscope.report.words import NBSP, decimals_for, key_title, percent, setting
 DIFFERENT_WORK = ("workload", "model", "seed")
 EVEN_SHARE = 0.01
 """As much more or less of a metric as is no difference between policies over seeds."""
-UNKNOWN = Ratio(math.nan, math.nan, math.nan)
 # Keys whose values are names enough.
 POLICIES = ("batching", "overflow")
 
@@ -44,15 +49,13 @@ class Comparison:
     The difference is in the metric's unit, its interval NaN where it is not known.
     """
 
-    ratio: Ratio | None
-    apart: Estimate
+    ratio: Interval | None
+    apart: Interval
 
     @property
     def sign(self) -> int:
         """1 if the other is surely larger than the base, -1 if it is smaller, else 0."""
-        if self.ratio:
-            return self.ratio.sign
-        return int(self.apart.low > 0) - int(self.apart.high < 0)
+        return self.ratio.side_of(1) if self.ratio else self.apart.side_of(0)
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class Pair:
             + mark_of(REHEARSED if self.rehearsed else None)
         )
 
-    def ratio(self, metric: str) -> Ratio | None:
+    def ratio(self, metric: str) -> Interval | None:
         """other / base of a metric; None where that is not defined."""
         return self.estimates.ratio(metric, self.other.id, self.base.id)
 
@@ -111,25 +114,12 @@ class Pair:
         return Comparison(ratio, apart) if ratio or apart.has_interval else None
 
 
-def half_words(ratio: Ratio, way: str | None = None) -> str:
+def half_words(ratio: Interval, way: str | None = None) -> str:
     """'12 % (± 3) lower': the difference, and half the width of its interval, in percent."""
     change, half = abs(ratio.value - 1), (ratio.high - ratio.low) / 2
     direction = ("higher" if ratio.value > 1 else "lower") if way is None else way
     known = f" (±{NBSP}{_points(half)})" if 0 < half < math.inf else ""
     return f"{percent(change)}{known} {direction}".strip()
-
-
-def mean_ratio(ratios: Sequence[Ratio]) -> Ratio:
-    """The geometric mean of ratios above 0, and of the ends of their intervals.
-
-    That is at least as wide as the 95 % interval of the mean, whatever the ratios have in common.
-    ValueError if one of several is 0, which would make the mean 0 whatever the others are.
-    """
-    if len(ratios) > 1 and not all(0 < one.value < math.inf for one in ratios):
-        raise ValueError("only ratios above 0 have a geometric mean")
-    columns = zip(*((one.value, one.low, one.high) for one in ratios), strict=True)
-    value, low, high = (_geometric_mean(column) for column in columns)
-    return Ratio(value, low, high, ratios[0].how, min(one.rounds for one in ratios))
 
 
 def ratio_of_seeds(
@@ -138,7 +128,7 @@ def ratio_of_seeds(
     first: Mapping[int, ReportedRun],
     second: Mapping[int, ReportedRun],
     one_draw: float = 0.0,
-) -> Ratio:
+) -> Interval:
     """A metric of the first / that of the second, of runs by seed.
 
     With several seeds that both have, it is the geometric mean of the ratios of each seed, with
@@ -153,14 +143,14 @@ def ratio_of_seeds(
         if not all(min(both) > 0 for both in values):
             return UNKNOWN
         logs = estimate([math.log(one / two) for one, two in values])
-        found = Ratio(math.exp(logs.value), math.exp(logs.low), math.exp(logs.high))
+        found = Interval(math.exp(logs.value), math.exp(logs.low), math.exp(logs.high))
     else:
         one, two = next(iter(first.values())), next(iter(second.values()))
         if not min(one.number(metric).value, two.number(metric).value) > 0:
             return UNKNOWN
         value = one.number(metric).value / two.number(metric).value
         ratio = study.estimates.ratio(metric, one.id, two.id)
-        found, even = ratio or Ratio(value, value, value), max(EVEN_SHARE, one_draw)
+        found, even = ratio or Interval(value, value, value), max(EVEN_SHARE, one_draw)
     least, most = found.value * (1 - even), found.value * (1 + even)
     return replace(found, low=min(found.low, least), high=max(found.high, most))
 
@@ -181,24 +171,15 @@ def error_of_one_draw(found: Iterable[Pair], metric: str) -> float:
     return max((abs(one / geometric_mean(own) - 1) for own in several for one in own), default=0.0)
 
 
-def _geometric_mean(numbers: Sequence[float]) -> float:
-    """0 if one of them is not above 0, as an interval's end may be; infinite if one is."""
-    if min(numbers) <= 0:
-        return 0.0
-    return geometric_mean(numbers) if math.isfinite(max(numbers)) else math.inf
-
-
-def mean_of(compared: Sequence[Comparison]) -> Ratio | None:
+def mean_of(compared: Sequence[Comparison]) -> Interval | None:
     """The ratio of one or the geometric mean of several; None where one of them has none."""
     ratios = [one.ratio for one in compared if one.ratio]
     return mean_ratio(ratios) if ratios and len(ratios) == len(compared) else None
 
 
-def mean_difference(compared: Sequence[Comparison]) -> Estimate:
-    """The mean of differences, and of the ends of their intervals, NaN where one is not known."""
-    ends = [(one.apart.value, one.apart.low, one.apart.high) for one in compared]
-    value, low, high = map(fmean, zip(*ends, strict=True))
-    return Estimate(value, low, high)
+def mean_apart(compared: Sequence[Comparison]) -> Interval:
+    """The mean of the differences of several."""
+    return mean_difference([one.apart for one in compared])
 
 
 def pairs_of_one_kind(study: StudyData) -> list[Pair]:

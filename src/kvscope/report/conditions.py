@@ -123,7 +123,7 @@ def _cell(shown: pd.Series, title: str, of: str, least: float) -> Spec:
 
 def _measured(study: StudyData) -> list[ReportedRun]:
     """The experiments whose times are of this kvscope's clock; a rehearsal measures nothing."""
-    return [run for run in study.complete if run.source == MEASURED and run.record.disturbance]
+    return [run for run in study.complete if run.source == MEASURED and run.record.load]
 
 
 def _repeats(study: StudyData) -> pd.DataFrame:
@@ -189,16 +189,12 @@ def _waiting(repeats: pd.DataFrame) -> str:
 
 def _other_load(runs: Sequence[ReportedRun]) -> str:
     """Mean use by other processes, over all repeats."""
-    known = [
-        (entry.other_cpu_share * entry.cores, entry.cores)
-        for run in runs
-        for entry in run.record.disturbance
-        if entry.other_cpu_share is not None and entry.cores
-    ]
-    if not known:
+    loads = [entry for run in runs for entry in run.record.load]
+    used = [entry.other_cpus for entry in loads if entry.other_cpus is not None]
+    cores = next((entry.cores for entry in loads if entry.cores), None)
+    if not used or not cores:
         return ""
-    used = sum(of_cores for of_cores, _ in known) / len(known)
-    return f"other processes used {used:.1f} of {plural(known[0][1], 'CPU')}"
+    return f"other processes used {sum(used) / len(used):.1f} of {plural(cores, 'CPU')}"
 
 
 def _drift(repeats: pd.DataFrame) -> str:

@@ -14,10 +14,10 @@ import pandas as pd
 
 from kvscope.base.errors import BadInput
 from kvscope.base.quantities import plural
+from kvscope.base.statistics import UNKNOWN, Interval
 from kvscope.base.time_sources import MODELED, NOT_MEASURED, REHEARSED, time_source_of
 from kvscope.metrics.estimates import Estimates, ExperimentMetrics
 from kvscope.metrics.measure import Measure
-from kvscope.metrics.statistics import UNKNOWN, Estimate
 from kvscope.plan.figures import GRID, Axes
 from kvscope.plan.question import Question
 from kvscope.report.latencies import Latencies, latencies_of
@@ -130,16 +130,16 @@ class ReportedRun:
         return ExperimentMetrics(self.settings, self.metrics, self.repeat_metrics)
 
     @cached_property
-    def _numbers(self) -> dict[str, Estimate]:
+    def _numbers(self) -> dict[str, Interval]:
         if self.metrics is None:
             return {}
         columns = self.metrics[["value", "ci_low", "ci_high", "repeats_valid"]]
         return {
-            name: Estimate(float(value), float(low), float(high), int(count))
+            name: Interval(float(value), float(low), float(high), int(count))
             for name, value, low, high, count in columns.itertuples(name=None)
         }
 
-    def number(self, metric: str) -> Estimate:
+    def number(self, metric: str) -> Interval:
         """A metric's value and interval; NaN where the run or the metric has none."""
         return self._numbers.get(metric, UNKNOWN)
 

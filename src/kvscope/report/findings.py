@@ -8,10 +8,10 @@ from itertools import groupby
 from typing import Any
 
 from kvscope.base.quantities import join_words, plural
+from kvscope.base.statistics import Interval, mean_ratio
 from kvscope.base.time_sources import mark_of
-from kvscope.metrics.estimates import INDEPENDENT, Ratio
+from kvscope.metrics.estimates import INDEPENDENT
 from kvscope.metrics.measure import Measure, is_of_time, measures
-from kvscope.metrics.statistics import Estimate
 from kvscope.plan.figures import Axes
 from kvscope.report.comparisons import (
     EVEN_SHARE,
@@ -21,9 +21,8 @@ from kvscope.report.comparisons import (
     error_of_one_draw,
     group_by_change,
     half_words,
-    mean_difference,
+    mean_apart,
     mean_of,
-    mean_ratio,
     pairs,
     pairs_of_one_kind,
 )
@@ -144,7 +143,7 @@ def _answer(study: StudyData, found: Sequence[Found], metric: Measure, axes: Axe
         return _sentence(pair, one, metric, axes)
     counts = f"{plural(len(best), 'pair')} ({count_words([one for _, one in best])})"
     if mean is None:
-        apart = mean_difference([one for _, one in best])
+        apart = mean_apart([one for _, one in best])
         words = f"{difference_text(apart, metric)} {metric.display_unit}"
         return f"{pair.change}: {_noun(metric)} {words}, the mean difference of {counts}."
     panels = _panels(best, axes.facet)
@@ -169,7 +168,7 @@ def _gain(group: Sequence[Found], groups: Sequence[Sequence[Found]]) -> float:
     """By what the best of `groups` is chosen: their ratios, or differences if one has none."""
     if all(one.ratio for own in groups for _, one in own):
         return math.log(_known_mean(group).value)
-    return mean_difference([one for _, one in group]).value
+    return mean_apart([one for _, one in group]).value
 
 
 def _work(pair: Pair) -> Any:
@@ -188,7 +187,7 @@ def _of_work(found: Sequence[Found], metric: Measure) -> str:
     lacking = f", {WITHOUT}" if any(lacks_submission(pair.other) for pair, _ in own) else ""
     counts = f"({plural(len(own), 'pair')}{lacking})"
     if mean is None:
-        apart = difference_text(mean_difference([one for _, one in own]), metric)
+        apart = difference_text(mean_apart([one for _, one in own]), metric)
         return f"{where}: {pair.change}: {_noun(metric)} {apart} {metric.display_unit} {counts}"
     if abs(mean.value - 1) <= EVEN_SHARE or not any(one.sign for _, one in own):
         what = f"no difference in {_noun(metric)} beyond {percent(EVEN_SHARE)} and the noise"
@@ -196,7 +195,7 @@ def _of_work(found: Sequence[Found], metric: Measure) -> str:
     return f"{where}: {_what(pair, mean, metric)} {counts}"
 
 
-def _panels(group: Sequence[Found], facet: str | None) -> list[tuple[str, Ratio]]:
+def _panels(group: Sequence[Found], facet: str | None) -> list[tuple[str, Interval]]:
     """The mean of each panel of the chart with the panel's words.
 
     None where there is one panel or too many for a sentence, or where the panels differ in whether
@@ -212,16 +211,17 @@ def _panels(group: Sequence[Found], facet: str | None) -> list[tuple[str, Ratio]
         )
         for value in values
     ]
-    alike = len({mean.sign for _, mean in means}) == 1 and all(mean.sign for _, mean in means)
+    sides = {mean.side_of(1) for _, mean in means}
+    alike = len(sides) == 1 and 0 not in sides
     return means if alike and 1 < len(means) <= MOST_PANELS else []
 
 
-def _mean(group: Sequence[Found]) -> Ratio | None:
+def _mean(group: Sequence[Found]) -> Interval | None:
     """The mean ratio of several pairs, or the ratio of one; None where there is none."""
     return mean_of([one for _, one in group])
 
 
-def _known_mean(group: Sequence[Found]) -> Ratio:
+def _known_mean(group: Sequence[Found]) -> Interval:
     return mean_ratio([one.ratio for _, one in group if one.ratio])
 
 
@@ -243,7 +243,7 @@ def _sentence(pair: Pair, one: Comparison, metric: Measure, axes: Axes) -> str:
     return f"{what}{f' ({where})' if where else ''}."
 
 
-def _what(pair: Pair, ratio: Ratio, metric: Measure) -> str:
+def _what(pair: Pair, ratio: Interval, metric: Measure) -> str:
     return f"{pair.change}: {half_words(ratio)} {_noun(metric)}"
 
 
@@ -272,7 +272,7 @@ def _extremes(study: StudyData, metric: Measure) -> str:
     return f"{metric.heading}: {span}{mark}."
 
 
-def _value(number: Estimate, metric: Measure) -> str:
+def _value(number: Interval, metric: Measure) -> str:
     """A value with its interval, unless it is a count, and its unit, unless it is a ratio."""
     value, half = estimate_text(number, metric)
     unit = "" if metric.display_unit == "ratio" else metric.display_unit
@@ -296,14 +296,14 @@ class Finding:
     control: float = 0.0
 
     @cached_property
-    def ratio(self) -> Ratio | None:
+    def ratio(self) -> Interval | None:
         """The ratio, or the geometric mean; None where there is none."""
         return mean_of(self.compared)
 
     @cached_property
-    def apart(self) -> Estimate:
+    def apart(self) -> Interval:
         """The difference, or the mean of the differences."""
-        return mean_difference(self.compared)
+        return mean_apart(self.compared)
 
     @property
     def differs(self) -> bool:

@@ -12,11 +12,10 @@ import pandas as pd
 
 from kvscope import tables
 from kvscope.base.files import write_text
+from kvscope.base.statistics import Interval
 from kvscope.base.time_sources import REHEARSED
 from kvscope.metrics.estimates import ADJUSTED as ADJUSTED_HOW
-from kvscope.metrics.estimates import Ratio
 from kvscope.metrics.measure import Measure
-from kvscope.metrics.statistics import Estimate
 from kvscope.metrics.study import column_measures
 from kvscope.report.comparisons import pairs
 from kvscope.report.data import ReportedRun, StudyData, of_interest
@@ -114,10 +113,10 @@ def comparisons_frame(study: StudyData) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=tables.COMPARISONS.names)
 
 
-def _of_ratio(one: Ratio | None, rehearsed: bool) -> tuple[Any, ...]:
+def _of_ratio(one: Interval | None, rehearsed: bool) -> tuple[Any, ...]:
     if one is None:
         return (math.nan, math.nan, math.nan, 0, False, REHEARSED if rehearsed else None)
-    return (one.value, one.low, one.high, one.rounds, one.how == ADJUSTED_HOW, one.how)
+    return (one.value, one.low, one.high, one.count, one.how == ADJUSTED_HOW, one.how)
 
 
 def _row(run: ReportedRun, keys: tuple[str, ...], columns: Sequence[Measure]) -> dict[str, object]:
@@ -283,7 +282,7 @@ def _metric(run: ReportedRun, shown: Measure, best: float | None) -> Cell:
     return Cell(text, half, value, best is not None and value == best and run.valid)
 
 
-def _numbers(study: StudyData, shown: Measure) -> list[Estimate]:
+def _numbers(study: StudyData, shown: Measure) -> list[Interval]:
     found = (run.number(shown.name) for run in study.counted)
     return [number for number in found if not math.isnan(number.value)]
 

@@ -4,9 +4,8 @@ import math
 import re
 from typing import Any
 
-from kvscope.metrics.estimates import Ratio
+from kvscope.base.statistics import Interval
 from kvscope.metrics.measure import Measure
-from kvscope.metrics.statistics import Estimate
 from kvscope.plan.fields import Label
 from kvscope.plan.named import name_of
 from kvscope.plan.vocabulary import is_option, label
@@ -84,7 +83,7 @@ def number_text(value: float, digits: int = 3) -> str:
     return text.rstrip("0").rstrip(".") if "." in text and value == round(value) else text
 
 
-def estimate_text(number: Estimate, shown: Measure) -> tuple[str, str]:
+def estimate_text(number: Interval, shown: Measure) -> tuple[str, str]:
     """A value and its '± half' (empty without an interval) in the unit shown.
 
     The half width has two significant digits, the value ends at the same decimal place.
@@ -111,7 +110,7 @@ def signed_percent(ratio: float) -> str:
     return f"{'−' if ratio < 1 else '+'}{change}"
 
 
-def interval_words(ratio: Ratio) -> str:
+def interval_words(ratio: Interval) -> str:
     """The interval of the difference: ' (9 % to 15 %)', or ' (2 % lower to 5 % higher)'.
 
     Empty for two numbers without noise.
@@ -119,16 +118,16 @@ def interval_words(ratio: Ratio) -> str:
     low, high = ratio.low - 1, ratio.high - 1
     if low == high:
         return ""
-    if ratio.sign < 0:
+    if ratio.side_of(1) < 0:
         return f" ({percent(-high)} to {percent(-low)})"
     if math.isinf(high):
-        return f" (at least {percent(low)})" if ratio.sign else ""
-    if ratio.sign:
+        return f" (at least {percent(low)})" if ratio.side_of(1) else ""
+    if ratio.side_of(1):
         return f" ({percent(low)} to {percent(high)})"
     return f" ({percent(-low)} lower to {percent(high)} higher)"
 
 
-def difference_text(apart: Estimate, shown: Measure) -> str:
+def difference_text(apart: Interval, shown: Measure) -> str:
     """A difference with its sign, in the unit shown: '−9.5'."""
     value = apart.value * shown.scale
     sign = "−" if value < 0 else "+" if value > 0 else ""

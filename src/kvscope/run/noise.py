@@ -18,6 +18,7 @@ from kvscope.base.files import make_directory, write_text
 from kvscope.base.machine import load_1min
 from kvscope.base.quantities import rough_duration
 from kvscope.base.scratch import scratch_directory
+from kvscope.base.statistics import Interval
 from kvscope.engine.devices.platform import platform_of
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.grid import expand
@@ -38,7 +39,7 @@ WANTED = (0.05, 0.02, 0.01)  # half widths whose needed rounds are printed
 class Noise:
     """Ratio of two equal engines' times, with the number of rounds and the duration."""
 
-    ratio: rounds.Interval
+    ratio: Interval
     rounds: int
     seconds: float
     variation: float  # standard deviation of one engine's log time from repeat to repeat

@@ -19,15 +19,6 @@ SECONDS_FOR_NVIDIA_SMI = 30
 QUERY = ("uuid", "clocks.sm", "clocks.mem", "temperature.gpu")
 
 
-def shared_pack() -> str | None:
-    """The directory of the pack that made this run, which its processes' command lines name.
-
-    None where no pack did, or where the run shall have its node alone.
-    """
-    alone = os.environ.get("PACK_EXCLUSIVE") == "1"
-    return None if alone else os.environ.get("PACK_DIRECTORY")
-
-
 def placement(began_s: float, clocks_before: list[dict[str, str]]) -> dict[str, Any]:
     """Pack, node, neighbours since `began_s` (seconds since 1970), and the GPUs' clocks.
 

@@ -20,18 +20,17 @@ from kvscope import tables
 from kvscope.base import homes
 from kvscope.base.errors import BadInput, CannotWrite, KvscopeError
 from kvscope.base.files import write_json
-from kvscope.base.interval import half_width_share
 from kvscope.base.ranges import REPEAT, WARM_UP
+from kvscope.base.statistics import half_width_share
 from kvscope.engine.devices.platform import Platform, platform_of
 from kvscope.engine.marks import Marks
 from kvscope.engine.port import Engine
 from kvscope.engine.recording import Recording
 from kvscope.plan.experiment import Experiment, load
-from kvscope.run import disturbance
 from kvscope.run.added import added_rows
 from kvscope.run.attempt import keep_whole_repeats, read_repeats, read_session, repeats_of
-from kvscope.run.disturbance import MachineSample, reference_work_s
 from kvscope.run.events import EventRecorder, recorder_of
+from kvscope.run.load import load_between, read_cpu_time
 from kvscope.run.progress import Progress
 from kvscope.run.recorder import (
     RECORDED,
@@ -60,7 +59,6 @@ class Session:
     requests: list[Request]
     start_ns: int
     start_utc_ns: int
-    proc: Path = disturbance.PROC
     warm_up: list[RepeatTables] = field(default_factory=list)
     repeats: list[RepeatTables] = field(default_factory=list)
     outcomes: list[pd.DataFrame] = field(default_factory=list)
@@ -72,18 +70,18 @@ class Session:
     kv_groups: tuple[KvGroup, ...] = ()
     leaks: list[dict[str, int]] = field(default_factory=list)
     emptied: list[dict[str, Any]] = field(default_factory=list)  # prefix caches, before repeats
-    loads: list[dict[str, Any]] = field(default_factory=list)  # around each measured repeat
+    loads: list[dict[str, float | None]] = field(default_factory=list)  # beside measured repeats
     kernel_events: EventRecorder | None = None
     repeats_written: int = -1
     earlier: dict[str, Any] = field(default_factory=dict)  # session.json of the process before
 
     @classmethod
-    def begin(cls, directory: Path, proc: Path = disturbance.PROC) -> "Session":
+    def begin(cls, directory: Path) -> "Session":
         """The session of the experiment in `directory`; goes on where an earlier process ended."""
         experiment = load(directory / EXPERIMENT_FILE)
         platform = platform_of(experiment)
         begun = platform.clock.now_ns(), time.time_ns()
-        session = cls(experiment, directory, platform, build(experiment), *begun, proc)
+        session = cls(experiment, directory, platform, build(experiment), *begun)
         session._resume()
         return session
 
@@ -109,9 +107,8 @@ class Session:
             self.origins_ns.append(self.start_ns + entry.pop("start_ns"))
             self.durations_s.append(entry.pop("duration_s"))
             self.elapsed.append({key: entry[key] for key in entry if key != "repeat"})
-        own = ("repeat", *disturbance.VERDICT)
-        for entry in found["disturbance"]:
-            self.loads.append({key: entry[key] for key in entry if key not in own})
+        loads = found.get("load", found.get("disturbance", []))  # of an earlier version
+        self.loads = [{key: entry[key] for key in entry if key != "repeat"} for entry in loads]
         self.leaks = found["engine"]["leaked_blocks"]
         self.emptied = found["engine"].get("prefix_cache", [])
         parts = ("start_engine", "warm_up")
@@ -138,10 +135,6 @@ class Session:
     def output_tokens(self) -> int:
         """The output tokens of a repeat."""
         return sum(request.output_tokens for request in self.requests)
-
-    def sample(self, times: int = disturbance.OFTEN) -> MachineSample:
-        """The counters of the machine, and its speed by work that is done so often."""
-        return disturbance.take_sample(self.proc, work=lambda: reference_work_s(times))
 
     def context(self, engine: Engine, origin_ns: int) -> RepeatContext:
         """The context of the repeat that starts at `origin_ns`."""
@@ -217,15 +210,14 @@ def measure_repeat(
     `measured_in` is added to its entry in run.json: the round, or that it is profiled.
     """
     number, experiment = len(session.repeats), session.experiment
-    times = disturbance.SELDOM if measured_in else disturbance.OFTEN
-    before = session.sample(times) if session.platform.by_clock else None
+    before = read_cpu_time()
     emptied = engine.empty_prefix_cache()
     progress.begin(f"repeat {number + 1}", session.output_tokens)
     with marks.range(REPEAT, number):
         timeout_s = experiment.workload.timeout_s
         recording, repeat, served = serve_once(session, engine, marks, progress, timeout_s)
-    if before is not None:
-        session.loads.append(disturbance.compare_samples(before, session.sample(times)))
+    if session.platform.by_clock:
+        session.loads.append(load_between(before, read_cpu_time()))
     session.outcomes.append(requests_table(repeat, number, session.requests, served))
     session.origins_ns.append(served.origin_ns)
     session.durations_s.append(served.duration_s)
@@ -326,7 +318,7 @@ def summary(session: Session) -> dict[str, Any]:
         "repeats": session.experiment.stopping.facts(
             len(session.throughputs), half_width_share(session.throughputs)
         ),
-        "disturbance": disturbance.judged(session.loads),
+        "load": [{"repeat": number} | load for number, load in enumerate(session.loads)],
         "clock": {
             "run_start_monotonic_ns": session.start_ns,
             "run_start_utc_ns": session.start_utc_ns,

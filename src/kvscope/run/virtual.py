@@ -10,7 +10,7 @@ from typing import Any
 
 from kvscope.base.errors import BadInput
 from kvscope.base.files import make_directory
-from kvscope.base.interval import half_width_share
+from kvscope.base.statistics import half_width_share
 from kvscope.plan.experiment import Experiment
 from kvscope.run import lifecycle
 from kvscope.run.attempt import read_session

@@ -55,9 +55,6 @@ def warm_up(modules: Sequence[str]) -> None:
     preload.register_kernels()
     found = (each.name for each in pkgutil.walk_packages(kvscope.__path__, "kvscope."))
     import_all(name for name in found if name.startswith(MEASURED_PARTS) and name != __name__)
-    from kvscope.run.disturbance import prepare_reference_work
-
-    prepare_reference_work()
     gc.collect()
     gc.freeze()
     gc.unfreeze = _nothing  # what all forks share is no fork's garbage

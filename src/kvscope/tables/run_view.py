@@ -15,7 +15,7 @@ import pandas as pd
 from kvscope.tables.copies import IN, INPUTS, KV, OUT
 from kvscope.tables.pass_durations import PassDurations
 from kvscope.tables.run_data import RunData
-from kvscope.tables.runschema import DisturbanceRecord, RepeatRecord, RunRecord
+from kvscope.tables.runschema import RepeatRecord, RunRecord
 
 
 class RunView(RunData):
@@ -117,15 +117,3 @@ def counted_repeats(record: RunRecord) -> list[RepeatRecord]:
     """The entries of `clock.repeats` in run.json of the `timed` repeats."""
     entries = record.clock.repeats
     return [entry for entry in entries if not entry.profiled] or entries
-
-
-def disturbances(record: RunRecord) -> list[DisturbanceRecord]:
-    """The entries of run.json for disturbed repeats."""
-    return [entry for entry in record.disturbance if entry.disturbed]
-
-
-def sharings(record: RunRecord) -> list[DisturbanceRecord]:
-    """The entries of run.json for repeats that the neighbours of the run's pack slowed down."""
-    if not record.placement.neighbours:
-        return []
-    return [entry for entry in record.disturbance if entry.shared]

@@ -8,6 +8,7 @@ from types import NoneType
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import (
+    AliasChoices,
     BaseModel,
     ConfigDict,
     Field,
@@ -139,20 +140,20 @@ class StoppingRecord(Record):
     reached: bool | None = None
 
 
-class DisturbanceRecord(Record):
-    """Whether other work on the machine disturbed a repeat, and the reason."""
+class LoadRecord(Record):
+    """Load of the machine beside a repeat, as shares of the CPU time of all cores."""
 
     repeat: Annotated[Whole, Field(lt=2**31)]
-    disturbed: bool
-    why: str = ""
-    shared: str = ""
-    cores: Absent[Annotated[Whole, Field(gt=0)]] = None
+    cores: Annotated[Whole, Field(gt=0)] | None = None
     steal_share: Real | None = None
     other_cpu_share: Real | None = None
-    neighbour_cpu_share: Real | None = None
-    waiting_share: Real | None = None
-    other_run: Absent[bool] = None
-    work_s: Annotated[Real, Field(gt=0)] | None = None
+    waiting_share: Real | None = None  # of the main thread, in runs before `waited_s`
+
+    @property
+    def other_cpus(self) -> float | None:
+        """Cores that other processes used, in the mean; None if not known."""
+        share, cores = self.other_cpu_share, self.cores
+        return None if share is None or cores is None else share * cores
 
 
 class ClockRecord(Record):
@@ -365,7 +366,7 @@ class RunRecord(Record):
     clock: ClockRecord = ClockRecord(repeats=[])
     campaign: Absent[CampaignRecord] = None
     repeats: Absent[StoppingRecord] = None
-    disturbance: list[DisturbanceRecord] = []
+    load: list[LoadRecord] = Field([], validation_alias=AliasChoices("load", "disturbance"))
     warmup: WarmUpRecord = WarmUpRecord()
     workload: WorkloadRecord = WorkloadRecord()
     placement: PlacementRecord = PlacementRecord()

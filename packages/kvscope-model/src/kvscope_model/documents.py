@@ -10,8 +10,8 @@ FITTED = "a100-40gb"  # hardware whose numbers are fitted
 def fitted_numbers_table() -> str:
     """The fitted numbers of the A100-40GB, with their intervals."""
     rows = [
-        (f"`{name}`", f"{value:.4g}", f"{low:.4g} to {high:.4g}")
-        for name, value, low, high in hardware.read(FITTED).fitted()
+        (f"`{name}`", f"{one.value:.4g}", f"{one.low:.4g} to {one.high:.4g}")
+        for name, one in hardware.read(FITTED).fitted()
     ]
     return markdown(("number", "fit", "95 % of the bootstrap"), rows)
 

@@ -9,9 +9,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvscope.base.statistics import bootstrap_interval
 from kvscope.plan import documents, layers
 from kvscope.plan.models import Model
-from kvscope_model.bootstrap import bootstrap_interval
 from kvscope_model.calibration.calibrate import (
     Calibration,
     write_device,
@@ -80,15 +80,16 @@ def test_the_bootstrap_is_the_same_each_time_and_holds_the_value():
     first, second = (bootstrap(OBSERVED, PARAMETERS, CPU, 4) for _ in range(2))
     assert first == second
     found = fit(OBSERVED, PARAMETERS, CPU).values
-    for name, (low, high) in intervals(found, first).items():
-        assert low <= found[name] <= high
+    for name, one in intervals(found, first).items():
+        assert one.low <= found[name] == one.value <= one.high
 
 
 @given(finite, st.lists(finite, min_size=2, max_size=20))
 def test_an_interval_has_its_own_value_and_most_samples(value: float, samples: list[float]):
-    low, high = bootstrap_interval(value, samples)
-    assert low <= value <= high
-    assert min(value, *samples) <= low <= np.median(samples) <= high <= max(value, *samples)
+    found = bootstrap_interval(value, samples)
+    assert found.low <= found.value == value <= found.high
+    least, most = min(value, *samples), max(value, *samples)
+    assert least <= found.low <= np.median(samples) <= found.high <= most
 
 
 def test_what_no_time_tells_stays_at_its_start():

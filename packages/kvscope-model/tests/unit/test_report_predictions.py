@@ -35,14 +35,10 @@ FITTED = [
 ]
 OTHER = Fake({"batching.chunk_tokens": 128}, "chunks, ample", repeats=2, stall=False)
 OFF = 1.2  # decode passes of OTHER take so many times as long as by the model
-WORK_S, FASTER = 0.006, 1.5  # reference work around FITTED, and the machine's speed around OTHER
 
 
-def retime(run: Path, slower: float, faster: float) -> None:
-    """Give each pass the seconds that the hardware TRUE would take; decode passes `slower`.
-
-    The reference work around the repeats is `faster`.
-    """
+def retime(run: Path, slower: float) -> None:
+    """Give each pass the seconds that the hardware TRUE would take; decode passes `slower`."""
     (run / "experiment.yaml").write_text(dump(PLANNED.experiment), encoding="utf-8")
     cost = PassCost(TRUE, PLANNED.experiment.model, split_decode=True)
     steps = tables.read(tables.STEPS, run / "steps.parquet")
@@ -54,11 +50,7 @@ def retime(run: Path, slower: float, faster: float) -> None:
         for repeat, step, phase in zip(steps["repeat"], steps["step"], steps["phase"], strict=True)
     ]
     tables.write(tables.STEPS, steps, run / "steps.parquet")
-    facts = read_run(run)
-    repeats = range(len(facts["clock"]["repeats"]))
-    work = {"work_s": WORK_S / faster, "disturbed": False}
-    disturbance = [{"repeat": number} | work for number in repeats]
-    write_run(run, facts | {"files": file_records(run), "disturbance": disturbance})
+    write_run(run, read_run(run) | {"files": file_records(run)})
     analyse(run, run.parent.parent / "tables" / run.name)
 
 
@@ -67,8 +59,8 @@ def calibrated(tmp_path_factory) -> Path:
     """Results of two runs that the model is fitted to, and of a third that it predicts."""
     results = tmp_path_factory.mktemp("results")
     runs = [write_experiment(fake, results) for fake in (*FITTED, OTHER)]
-    for run, change in zip(runs, [(1.0, 1.0), (1.0, 1.0), (OFF, FASTER)], strict=True):
-        retime(run, *change)
+    for run, slower in zip(runs, [1.0, 1.0, OFF], strict=True):
+        retime(run, slower)
     fitted, predicted = map(str, runs[:2]), str(runs[2])
     assert main(["calibrate", *fitted, "--predict", predicted, "--samples", "2"]) == 0
     return results
@@ -118,27 +110,6 @@ def test_a_prediction_has_every_pass_of_the_run(calibrated: Path):
         assert found.measured_s == pytest.approx(sum(p.measured_s for p in found.phases.values()))
         counts = {phase: part.passes for phase, part in found.phases.items()}
         assert counts == steps["phase"].value_counts().to_dict()
-
-
-def test_a_prediction_tells_how_fast_the_machine_was(calibrated: Path):
-    speeds = [prediction_of(run).speed for run in runs_of(calibrated)]
-    assert speeds == pytest.approx([1, 1, FASTER])
-    found = read_predictions(load([*map(str, runs_of(calibrated))], calibrated))
-    assert "Around 1 of 1 experiment " in [*found.sentences][-1]
-    assert f"{FASTER:.2f} times as fast" in [*found.sentences][-1]
-
-
-def test_a_machine_of_the_same_speed_is_not_mentioned(results: Path):
-    path = results / "tables" / OTHER.id / FILE
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"work_s": WORK_S / 1.1}))
-    found = read_predictions(load([*map(str, runs_of(results))], results))
-    assert not any("fast" in sentence for sentence in found.sentences)
-
-
-def test_runs_without_reference_work_have_no_speed(results: Path):
-    path = results / "tables" / OTHER.id / FILE
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"work_s": None}))
-    assert prediction_of(runs_of(results)[2]).speed is None
 
 
 @pytest.fixture

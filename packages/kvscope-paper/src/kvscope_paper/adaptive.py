@@ -48,7 +48,7 @@ def regrets(study: StudyData, metric: str) -> list[Regret]:
             ratio = study.estimates.ratio(metric, run.id, best.id)
             if ratio:
                 interval = wording.interval_words(ratio).strip(" ()")
-                found.append(Regret(run, best, ratio.value - 1, interval, ratio.sign > 0))
+                found.append(Regret(run, best, ratio.value - 1, interval, ratio.side_of(1) > 0))
             else:
                 share = own.value / least.value if least.value > 0 else math.inf
                 found.append(Regret(run, best, share - 1))

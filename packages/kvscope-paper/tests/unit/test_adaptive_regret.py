@@ -6,8 +6,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from kvscope.base.statistics import Interval
 from kvscope.metrics.estimates import Estimates, ExperimentMetrics
-from kvscope.metrics.statistics import Estimate
 from kvscope_paper.adaptive import adaptive_regret, regrets
 
 
@@ -30,7 +30,7 @@ def run(
         as_measured=ExperimentMetrics({}, metrics),
         flat=keys,
         settings={"overflow": {"name": overflow}},
-        number=lambda name: Estimate(numbers[name], numbers[name] - noise, numbers[name] + noise),
+        number=lambda name: Interval(numbers[name], numbers[name] - noise, numbers[name] + noise),
         believed=lambda name: valid,
     )
 

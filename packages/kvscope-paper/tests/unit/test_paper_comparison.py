@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from kvscope.metrics.statistics import Estimate
+from kvscope.base.statistics import Interval
 from kvscope.report.data import StudyData
 from kvscope_model.hardware import hardware as data
 from kvscope_paper.agreement import CORRECTED, COUNT, MEASURED, PREDICTED, SHARE, STALLED
@@ -163,7 +163,7 @@ def run_of(name: str, policy: str, seconds: float):
         id=f"{name}-{policy}",
         flat={"cache.blocks": name, "overflow": policy},
         settings={"overflow": {"name": policy}},
-        number=lambda metric: Estimate(numbers[metric], numbers[metric], numbers[metric]),
+        number=lambda metric: Interval(numbers[metric], numbers[metric], numbers[metric]),
         believed=lambda metric: True,
     )
 
@@ -193,5 +193,6 @@ def test_further_policies_are_shown_once_beside_the_papers_in_the_same_experimen
 
 
 def test_every_fitted_number_has_an_interval_with_itself_in_it():
-    numbers = {name: (value, low, high) for name, value, low, high in data.read(HARDWARE).fitted()}
-    assert all(0 < low <= value <= high and low < high for value, low, high in numbers.values())
+    numbers = dict(data.read(HARDWARE).fitted())
+    assert all(0 < one.low <= one.value <= one.high for one in numbers.values())
+    assert all(one.low < one.high for one in numbers.values())

@@ -83,10 +83,10 @@ def _profile(words: list[str], asked: "RecordOptions") -> int:
 
 
 def _require_supported() -> None:
-    from kvscope.api.machine import installed_vllm
+    from kvscope.api.machine import machine
     from kvscope.api.servers import versions
 
-    if (found := installed_vllm()) is None:
+    if (found := machine.installed_vllm()) is None:
         raise BadInput("record: vLLM is not in this environment; install kvscope where vLLM is")
     if why := versions.unless_recorded(found[1]):
         raise BadInput(why)

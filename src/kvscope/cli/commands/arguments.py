@@ -3,14 +3,19 @@
 import argparse
 import math
 import os
-import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from kvscope.base.layout import RESULTS
-from kvscope.base.quantities import DURATIONS, parse_duration, parse_size
+from kvscope.base.quantities import (
+    DURATIONS,
+    parse_count,
+    parse_duration,
+    parse_number,
+    parse_size,
+)
 
 T = TypeVar("T")
 Argument = tuple[tuple[str, ...], dict[str, Any]]
@@ -36,28 +41,12 @@ def flag(name: str, text: str, *short: str) -> Argument:
 
 def whole(least: int) -> Callable[[str], int]:
     """A type for argparse: a whole number of at least `least`."""
-
-    def number(text: str) -> int:
-        if not re.fullmatch(r"[+-]?\d+", text) or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
-        return int(text)
-
-    return number
+    return _argument_type(lambda text: parse_count(text, least))
 
 
 def positive(unit: str, below: float = math.inf) -> Callable[[str], float]:
     """A type for argparse: a number of this unit above 0."""
-
-    def number(text: str) -> float:
-        try:
-            found = float(text)
-        except ValueError:
-            found = math.nan
-        if not 0 < found < below:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number of {unit} above 0")
-        return found
-
-    return number
+    return _argument_type(lambda text: parse_number(text, unit, below))
 
 
 def size(unit: str = "B", least: int = 1) -> Callable[[str], int]:

@@ -18,7 +18,6 @@ from kvscope.plan.parts import CacheSettings
 from kvscope.tables import OF_PREFIX_CACHE, evidence
 from kvscope.tables.added import job_table
 from kvscope.tables.copies import VIRTUAL_CLOCK, copies_of
-from kvscope.tables.disturbed import LOAD, DisturbanceVerdict, judge_repeats
 from kvscope.tables.kv_plan import layers_apart
 from kvscope.tables.oracle import Violations
 from kvscope.tables.runfile import (
@@ -26,11 +25,11 @@ from kvscope.tables.runfile import (
     KERNEL_EVENTS,
     NSYS_EXPORT,
 )
-from kvscope.tables.runschema import EVIDENCE, JOBS, OTHER_CLOCKS, RunRecord
+from kvscope.tables.runschema import EVIDENCE, JOBS, RunRecord
 from kvscope.tables.stalls import shape_classes
 
 Facts = Mapping[str, Any]
-OWN = ("warmup", "timings_s", "command", "disturbance", "profiler")
+OWN = ("warmup", "timings_s", "command", "load", "profiler")
 """Keys that only a measurement by kvscope has."""
 RESET = "reset_prefix_cache"
 """vLLM's call that empties a prefix cache."""
@@ -214,11 +213,10 @@ def _compared_copies(run: RunTables) -> int:
 def _of_repeats(run: RunTables) -> Iterator[Pair]:
     if run.records.settings.get("repeats") is None:
         return
-    numbers, judged = run.records.numbers, run.record.disturbance
+    numbers = run.records.numbers
     yield "repeats of clock", [entry.repeat for entry in run.record.clock.repeats], numbers
     due = numbers if run.by_clock else []
-    yield "repeats of disturbance", [entry.repeat for entry in judged], due
-    yield from _of_disturbance(run.record)
+    yield "repeats of load", [entry.repeat for entry in run.record.load], due
     yield "whether engine.leaked_blocks is recorded", run.engine.states("leaked_blocks"), True
     yield from _of_prefix_cache(run)
 
@@ -232,18 +230,3 @@ def _of_prefix_cache(run: RunTables) -> Iterator[Pair]:
     for table in OF_PREFIX_CACHE:
         recorded = table.file in run.record.files
         yield f"whether {table.file} is recorded", recorded, run.caches_prefixes
-
-
-def _of_disturbance(record: RunRecord) -> Iterator[Pair]:
-    """The verdict on each repeat, from the load around it; older runs have not all of it."""
-    judged = record.disturbance
-    lacking = [entry.repeat for entry in judged if not all(map(entry.states, LOAD))]
-    if record.schema_version < OTHER_CLOCKS:
-        return
-    yield "repeats without the load that their disturbance follows from", lacking, []
-    if lacking:
-        return
-    verdicts = judge_repeats([entry.as_written() for entry in judged])
-    for entry, due in zip(judged, verdicts, strict=True):
-        found = {field: entry.stated(field) for field in DisturbanceVerdict._fields}
-        yield f"disturbance of repeat {entry.repeat}", found, due._asdict()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kvscope.base.interval import half_width_share
+from kvscope.base.statistics import half_width_share
 from kvscope.judge.oracles.batches import least, most_tokens
 from kvscope.judge.oracles.run_tables import RunTables, bad_rows
 from kvscope.plan import registry

@@ -4,7 +4,7 @@ What an oracle says of the time between two readings holds at any speed only if 
 """
 
 from kvscope.judge.oracles.run_tables import RunTables
-from kvscope.tables.runschema import DisturbanceRecord, RepeatRecord
+from kvscope.tables.runschema import LoadRecord, RepeatRecord
 
 
 def without_cpu_s(run: RunTables) -> dict[int, float]:
@@ -14,7 +14,7 @@ def without_cpu_s(run: RunTables) -> dict[int, float]:
     ready without a CPU and of the hypervisor's share; and what the main thread's CPU time leaves of
     the repeat. 0 where neither is recorded.
     """
-    load = {entry.repeat: entry for entry in run.record.disturbance}
+    load = {entry.repeat: entry for entry in run.record.load}
     found = {
         entry.repeat: _without_cpu_s(entry, load.get(entry.repeat))
         for entry in run.record.clock.repeats
@@ -40,7 +40,7 @@ def not_running_s(run: RunTables) -> dict[int, float]:
     return {number: max(idle.get(number, 0.0), seconds) for number, seconds in waited.items()}
 
 
-def _without_cpu_s(entry: RepeatRecord, load: DisturbanceRecord | None) -> float:
+def _without_cpu_s(entry: RepeatRecord, load: LoadRecord | None) -> float:
     took, waited, stolen = entry.duration_s, entry.waited_s, 0.0
     if waited is None:  # of an earlier version, or hidden: what is known of the main thread
         waited = min(1.0, (load and load.waiting_share) or 0.0) * took

@@ -78,7 +78,7 @@ def _losses(study: StudyData) -> Iterator[dict[str, Any]]:
         first = {pair.other.seed: pair.other for pair in same}
         second = {pair.base.seed: pair.base for pair in same}
         ratio = ratio_of_seeds(study, THROUGHPUT, first, second, one_draw)
-        if ratio.sign < 0:
+        if ratio.side_of(1) < 0:
             shares = _shares([(pair.other, pair.base) for pair in same])
             yield {
                 "name": name,

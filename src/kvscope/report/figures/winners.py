@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope.base.quantities import join_words
-from kvscope.metrics.estimates import Ratio
+from kvscope.base.statistics import Interval
 from kvscope.metrics.measure import measures
 from kvscope.plan.figures import Axes
 from kvscope.report import theme
@@ -101,7 +101,7 @@ def _cells(
             continue
         first, *others = sorted(rivals, key=lambda name: -_mean(rivals[name]))
         ratios = {name: _ratio(study, rivals, (first, name), one_draw) for name in rivals}
-        even = [name for name in others if ratios[name].sign <= 0]
+        even = [name for name in others if ratios[name].side_of(1) <= 0]
         gain = ratios[base]
         ample = is_ample(run for by_seed in rivals.values() for run in by_seed.values())
         clear = not ample and base not in (first, *even)
@@ -119,7 +119,7 @@ def _cells(
         }
 
 
-def _margin(gain: Ratio, lacking: bool) -> str:
+def _margin(gain: Interval, lacking: bool) -> str:
     return f"+{percent(gain.value - 1)}{MARK if lacking else ''}"
 
 
@@ -139,7 +139,7 @@ def _throughput(run: ReportedRun) -> float:
     return run.number(THROUGHPUT).value
 
 
-def _ratio(study: StudyData, rivals: Rivals, names: tuple[str, str], one_draw: float) -> Ratio:
+def _ratio(study: StudyData, rivals: Rivals, names: tuple[str, str], one_draw: float) -> Interval:
     first, second = (rivals[name] for name in names)
     return ratio_of_seeds(study, THROUGHPUT, first, second, one_draw)
 

@@ -26,7 +26,6 @@ from kvscope_model.calibration.prediction import (
     FittedModel,
     FittedNumber,
     Prediction,
-    reference_work_s,
     write_prediction,
 )
 from kvscope_model.hardware import hardware as data
@@ -79,9 +78,8 @@ class Calibration:
         """The numbers with their intervals, and the errors, as text."""
         lines = [f"{'number':26} {'value':>11}   95 % of the bootstrap"]
         found = intervals(self.fit.values, self.samples)
-        for name, value in self.fit.values.items():
-            low, high = found[name]
-            lines.append(f"{name:26} {value:11.4g}   {low:.4g} to {high:.4g}")
+        for name, one in found.items():
+            lines.append(f"{name:26} {one.value:11.4g}   {one.low:.4g} to {one.high:.4g}")
         lines += ["", f"{'observations':58} {'n':>4} {'median':>7} {'largest':>8} {'left out':>9}"]
         for group, errors in self.errors.items():
             off = [abs(error) for error in errors]
@@ -156,13 +154,12 @@ def write_predictions(
     calibration: Calibration, fitted: Sequence[Path], others: Sequence[Path]
 ) -> Iterator[tuple[Path, Prediction]]:
     """Write prediction.json of the runs that were fitted, and of other measured runs."""
-    ends = intervals(calibration.fit.values, calibration.samples)
+    found = intervals(calibration.fit.values, calibration.samples)
     model = FittedModel(
         runs={runfile.run_sha256(run): run.resolve().name for run in fitted},
-        work_s=reference_work_s(fitted),
         constants={
-            name: FittedNumber(value=value, low=ends[name][0], high=ends[name][1])
-            for name, value in calibration.fit.values.items()
+            name: FittedNumber(value=one.value, low=one.low, high=one.high)
+            for name, one in found.items()
         },
         samples=len(calibration.samples),
     )

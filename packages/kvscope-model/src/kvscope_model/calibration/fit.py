@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares
 
+from kvscope.api.metrics import statistics
 from kvscope_model.arraytypes import Floats
-from kvscope_model.bootstrap import bootstrap_interval
 from kvscope_model.hardware.hardware import Hardware
 
 Values = Mapping[str, float]
@@ -131,10 +131,10 @@ def bootstrap(
 
 def intervals(
     values: Values, samples: Sequence[Mapping[str, float]]
-) -> dict[str, tuple[float, float]]:
+) -> dict[str, statistics.Interval]:
     """Interval of 95 % of the samples of each parameter, with its value in it."""
     return {
-        name: bootstrap_interval(value, [one[name] for one in samples])
+        name: statistics.bootstrap_interval(value, [one[name] for one in samples])
         for name, value in values.items()
     }
 

@@ -3,21 +3,18 @@
 import math
 from collections.abc import Mapping
 
-from kvscope.api.metrics import metric
+from kvscope.api.metrics import metric, statistics
 from kvscope.api.runs import Records, planned
 from kvscope.api.tables import actions
-from kvscope_model.bootstrap import bootstrap_interval
 from kvscope_model.calibration.recosting import Recosting
 from kvscope_model.device import Modeled
 
 ALL_AT_ONCE = "all_at_once"  # `workload.arrival`
 
-Interval = tuple[float, float]
-
 
 def modeled_intervals(
     records: Records, values: Mapping[metric.Metric, float]
-) -> dict[str, Interval]:
+) -> dict[str, statistics.Interval]:
     """Interval of 95 % of the bootstrap's fits, for each metric with a `modeled_interval`.
 
     `values` are the metrics of a modeled run as recorded, and lie in their intervals. What is 0
@@ -38,9 +35,9 @@ def modeled_intervals(
     }
     changing = [m for m, value in timed.items() if value]
     found = [[m.of(one) for m in changing] for one in map(recosting.records, fits)]
-    never = {m.name: (0.0, 0.0) for m in timed}
+    never = {m.name: statistics.Interval(0.0, 0.0, 0.0) for m in timed}
     return never | {
-        m.name: bootstrap_interval(values[m], samples)
+        m.name: statistics.bootstrap_interval(values[m], samples)
         for m, samples in zip(changing, zip(*found, strict=True), strict=True)
     }
 

@@ -4,9 +4,8 @@
 and those that the model was fitted to by the SHA-256 of their run.json.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from statistics import median
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -41,12 +40,10 @@ class FittedNumber(runschema.Record):
 class FittedModel(runschema.Record):
     """The fitted numbers, and the runs that they are fitted to.
 
-    `runs` has the names of the runs' directories by the SHA-256 of their run.json; `work_s` is what
-    the reference work took around their repeats.
+    `runs` has the names of the runs' directories by the SHA-256 of their run.json.
     """
 
     runs: Annotated[dict[Sha256, Name], Field(min_length=1)]
-    work_s: Seconds | None = None
     constants: Annotated[dict[str, FittedNumber], Field(min_length=1)]
     samples: runschema.Whole
 
@@ -70,8 +67,7 @@ class PhaseErrors(runschema.Record):
 class Prediction(runschema.Record):
     """The passes of a run, of all valid repeats, beside those that the model predicts.
 
-    `fitted`: the run is one of those that the model was fitted to. `work_s` is what the reference
-    work took around its repeats.
+    `fitted`: the run is one of those that the model was fitted to.
     """
 
     schema_version: Annotated[Literal[1], Field(alias="schema")]
@@ -83,17 +79,11 @@ class Prediction(runschema.Record):
     median_error: Share
     phases: Annotated[dict[Phase, PhaseErrors], Field(min_length=1)]
     model: FittedModel
-    work_s: Seconds | None = None
 
     @property
     def ratio(self) -> float:
         """Predicted over measured seconds of all passes."""
         return self.predicted_s / self.measured_s
-
-    @property
-    def speed(self) -> float | None:
-        """How fast the machine did the reference work, over its speed around the fitted runs."""
-        return self.model.work_s / self.work_s if self.model.work_s and self.work_s else None
 
 
 def write_prediction(
@@ -117,18 +107,10 @@ def write_prediction(
                 if len(own := passes[passes["phase"] == phase])
             },
             "model": model,
-            "work_s": reference_work_s([run]),
         }
     )
     files.write_json(layout.tables_directory(run) / FILE, prediction.model_dump(by_alias=True))
     return prediction
-
-
-def reference_work_s(runs: Iterable[Path]) -> float | None:
-    """Median of what the reference work took around the repeats of some runs; None if unknown."""
-    repeats = (repeat for run in runs for repeat in runfile.read_record(run).disturbance)
-    found = [repeat.work_s for repeat in repeats if repeat.work_s]
-    return median(found) if found else None
 
 
 def _errors(passes: pd.DataFrame) -> dict[str, Any]:

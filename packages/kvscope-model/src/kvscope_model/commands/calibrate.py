@@ -78,12 +78,11 @@ def calibrate(given: argparse.Namespace) -> int:
         print(f"kvscope: {doubt}", file=sys.stderr)
     found = calibrate.calibrate_runs(fitted, given.samples)
     print("\n".join(found.lines()))
-    print(f"\n{'passes of a run':66} {'passes':>6} {'median':>7} {'sum':>8} {'speed':>6}")
+    print(f"\n{'passes of a run':66} {'passes':>6} {'median':>7} {'sum':>8}")
     for run, one in calibrate.write_predictions(found, fitted, others):
         which = "fitted" if one.fitted else "predicted"
         error = f"{one.median_error:7.1%} {one.ratio - 1:+8.1%}"
-        speed = "" if one.speed is None else f"{one.speed:.2f}"
-        print(f"{run.name:66} {one.passes:6,} {error} {speed:>6}   {which}")
+        print(f"{run.name:66} {one.passes:6,} {error}   {which}")
     if given.out:
         calibrate.write_device(found, given.out)
         print(given.out)

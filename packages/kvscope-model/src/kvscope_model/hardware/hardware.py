@@ -9,8 +9,8 @@ from pydantic import Field, ValidationError
 
 from kvscope.api.errors import BadInput
 from kvscope.api.files import files, reading
+from kvscope.api.metrics import statistics
 from kvscope.api.settings import complaints, documents, fields
-from kvscope_model.bootstrap import bootstrap_interval
 from kvscope_model.hardware.files import DIRECTORY, names
 
 Rate = Annotated[fields.Real, Field(gt=0)]
@@ -61,14 +61,11 @@ class Hardware(fields.Part):
     pageable_out_bytes_per_s: Rate
     pageable_in_bytes_per_s: Rate
 
-    def fitted(self) -> Iterator[tuple[str, float, float, float]]:
-        """Name and value of each fitted number, and the ends of its interval.
-
-        The interval is that of 95 % of the fits to bootstrap samples, widened to the value.
-        """
+    def fitted(self) -> Iterator[tuple[str, statistics.Interval]]:
+        """Name of each fitted number, and its interval of 95 % of the fits to bootstrap samples."""
         for name in self.bootstrap[0] if self.bootstrap else ():
-            value = getattr(self, name)
-            yield name, value, *bootstrap_interval(value, [one[name] for one in self.bootstrap])
+            samples = [one[name] for one in self.bootstrap]
+            yield name, statistics.bootstrap_interval(getattr(self, name), samples)
 
 
 def data_file(name: str) -> Path:

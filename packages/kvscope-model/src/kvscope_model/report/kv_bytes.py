@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope.api.figures import charts, theme
-from kvscope.api.machine import installed_vllm
+from kvscope.api.machine import machine
 from kvscope.api.models import kv_bytes
 from kvscope.api.pages import render
 from kvscope.api.tables import kv_plan
@@ -46,7 +46,7 @@ class Losses:
     @property
     def vllm(self) -> str:
         """The version of the vLLM that planned it."""
-        found = installed_vllm()
+        found = machine.installed_vllm()
         return found[1] if found else "of an unknown version"
 
     def held(self, tokens: int) -> kv_bytes.HeldBlocks | None:

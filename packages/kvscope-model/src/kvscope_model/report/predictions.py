@@ -13,8 +13,6 @@ from kvscope.api.wording import wording
 from kvscope.api.words import quantities, time_sources
 from kvscope_model.calibration.prediction import FittedModel, Prediction, read_prediction
 
-SAME_SPEED = 1.15  # the median error of a pass that a calibration is to reach, as a factor
-
 
 @dataclass(frozen=True)
 class Predictions:
@@ -47,14 +45,6 @@ class Predictions:
             yield f"{_range(others)} The model was not fitted to these runs."
         if fitted:
             yield f"{_range(fitted)} The model was fitted to these runs."
-        speeds = [one.speed for one in others if one.speed]
-        if apart := [speed for speed in speeds if max(speed, 1 / speed) > SAME_SPEED]:
-            of = quantities.plural(len(speeds), "experiment")
-            yield (
-                f"Around {len(apart)} of {of} that the model was not fitted to, the machine did "
-                f"its reference work {_times(apart)} times as fast as around those that it was "
-                "fitted to (work_s in run.json); a prediction cannot know that."
-            )
 
     @property
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -99,12 +89,6 @@ def _range(predictions: Sequence[Prediction]) -> str:
         f"In {runs} the median error of a forward pass is {low} to {high}, "
         f"{wording.percent(median(errors))} in the median experiment."
     )
-
-
-def _times(factors: Sequence[float]) -> str:
-    """The range of some factors."""
-    low, high = f"{min(factors):.2f}", f"{max(factors):.2f}"
-    return low if low == high else f"{low} to {high}"
 
 
 def _phase(prediction: Prediction, phase: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from kvscope.api.machine import processor
+from kvscope.api.machine import machine
 from kvscope_kernels.engine.clock import TickClock
 
 CLOCK_MONOTONIC = 1  # what perf_counter_ns reads on Linux
@@ -22,7 +22,7 @@ CLOCK_MONOTONIC = 1  # what perf_counter_ns reads on Linux
 
 def has_steady_counter(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Whether the cycle counter is a clock: x86, and steady over cores and power states."""
-    flags = processor(cpuinfo).get("flags", "").split()
+    flags = machine.processor(cpuinfo).get("flags", "").split()
     return platform.machine() in ("x86_64", "AMD64") and {"constant_tsc", "nonstop_tsc"} <= {*flags}
 
 
