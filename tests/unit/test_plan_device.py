@@ -56,7 +56,7 @@ def test_a_gpu_that_would_be_left_unused_is_noted(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(packages, "variant", lambda: (environment, ""))
+    monkeypatch.setattr(packages, "device", lambda: environment)
     noted = r"made for a GPU, but (\d) of the experiments run on the CPU: device=cuda measures"
     expected = [str(on_cpu)] if on_cpu else []
     assert re.findall(noted, planned(capsys, *words)[1]) == expected

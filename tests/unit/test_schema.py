@@ -24,7 +24,7 @@ README = (CONFIG / "README.md").read_text(encoding="utf-8")
 STUDIES = layers.options(CONFIG, "study")
 SCHEMA = schema.study_schema(shipped=True)
 VALIDATOR = Draft7Validator(SCHEMA)
-KEYS = SCHEMA["$defs"]["row"]["properties"]
+KEYS = SCHEMA["$defs"]["settings"]["properties"]
 
 
 def study(**grid: Any) -> dict[str, Any]:

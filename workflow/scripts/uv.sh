@@ -59,10 +59,9 @@ bundled_pip() { "$python" -c 'import ensurepip, pathlib
 print(next(pathlib.Path(ensurepip.__file__).with_name("_bundled").glob("pip-*.whl")))'; }
 
 add() {
-    "$uv" pip install --quiet --python "$venv/bin/python" --no-build-isolation \
+    "$uv" pip install --python "$venv/bin/python" --no-build-isolation \
         ${NO_INDEX:+--no-index} "$@"
 }
-add_lines() { [ -z "$1" ] || add --no-deps --requirements - <<<"$1" || fail "uv does not install all"; }
 
 # torch's CPU build is not where other packages are: PyTorch has an index for it, which uv knows.
 add_torch() {

@@ -1,1 +1,1 @@
-"""The commands, what the Snakefile calls, and what `make env` checks."""
+"""The commands, and what the Snakefile calls."""

@@ -84,7 +84,7 @@ def _values(extended: bool) -> dict[str, list[str]]:
         schema = study_schema()
     else:
         schema = json.loads(layers.STUDY_SCHEMA.read_text(encoding="utf-8"))
-    keys = schema["$defs"]["row"]["properties"]
+    keys = schema["$defs"]["settings"]["properties"]
     return {key: list(_enumerated(schema["$defs"][key])) for key in keys}
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -101,46 +102,42 @@ def packages_check() -> MachineCheck:
     In a checkout envs/ pins the packages; elsewhere the installed kvscope requires them.
     """
     if packages.in_checkout():
-        device = packages.device()
-        flaws = packages.find_flaws("build", device, "checkout")
-        wanted, advice = f"as envs/ pins them for {device}", "make env"
+        flaws, wanted = packages.pinned_flaws(), f"as envs/ pins them for {packages.device()}"
+        incomplete = any(flaw.problem.endswith(packages.MISSING) for flaw in flaws)
+        advice = f"rm -r {shlex.quote(sys.prefix)}; make env" if incomplete else "make env"
     else:
-        flaws = installed_flaws()
+        flaws, wanted = installed_flaws(), "as kvscope requires them"
         anew = ("pip", "install", "--force-reinstall", "--no-deps", *(f.requirement for f in flaws))
-        wanted, advice = "as kvscope requires them", shlex.join(anew)
+        advice = shlex.join(anew)
     return MachineCheck("packages", not flaws, _format_flaws(flaws) or wanted, advice)
 
 
 def installed_flaws() -> list[packages.Flaw]:
     """The problems of an installed kvscope and of all that it requires, directly or indirectly."""
-    records = packages.installed(map(Path, sys.path))
-    damaged = packages.damages(records)
     try:
-        required = _requirements({n: r for n, r in records.items() if n not in damaged})
+        required = _requirements()
     except ImportError:
         return [packages.Flaw("packaging", "does not import")]
-    flaws = []
-    for name, versions in sorted(required.items()):
-        found = packages.version_of(records[name]) if name in records else ""
-        if name in damaged or not found or not versions.contains(found, prereleases=True):
-            problem = f"{found} is installed" if found else "not installed"
-            flaws.append(packages.Flaw(f"{name}{versions}", damaged.get(name, problem)))
-    return flaws
+    return packages.flaws(
+        (name, str(versions), partial(versions.contains, prereleases=True))
+        for name, versions in sorted(required.items())
+    )
 
 
-def _requirements(records: dict[str, Path]) -> dict[str, Any]:
+def _requirements() -> dict[str, Any]:
     """kvscope and what it requires, directly or indirectly, with the versions that will do."""
     from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
 
     todo, done, versions = [Requirement("kvscope")], set[tuple[str, ...]](), dict[str, Any]()
     while todo:
         wanted = todo.pop()
-        name, extras = packages.canonical(wanted.name), ("", *sorted(wanted.extras))
+        name, extras = canonicalize_name(wanted.name), ("", *sorted(wanted.extras))
         versions[name] = wanted.specifier & versions.get(name, wanted.specifier)
-        if name not in records or (name, *extras) in done:
+        if not packages.version_of(name) or (name, *extras) in done:
             continue
         done.add((name, *extras))
-        for line in map(Requirement, metadata.Distribution.at(records[name]).requires or ()):
+        for line in map(Requirement, metadata.requires(name) or ()):
             if line.marker is None or any(line.marker.evaluate({"extra": e}) for e in extras):
                 todo.append(line)
     return versions

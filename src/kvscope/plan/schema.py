@@ -45,11 +45,26 @@ BOUNDS = {
     "lt": "exclusiveMaximum",
 }
 KEPT = {"type", "enum", "const", "pattern", "maxLength", *BOUNDS.values()}
+LINE = 120  # characters of a line of the file
 
 
 def text(shipped: bool = False) -> str:
     """The schema as a file, of all that is installed or of kvscope's own."""
-    return json.dumps(study_schema(shipped), indent=1) + "\n"
+    return _laid_out(study_schema(shipped)) + "\n"
+
+
+def _laid_out(value: Any, depth: int = 0, before: str = "") -> str:
+    """JSON whose values take a line each where they fit into one, after what is before them."""
+    line = before + json.dumps(value)
+    if depth + len(line) <= LINE or not isinstance(value, dict | list):
+        return line
+    if isinstance(value, dict):
+        parts = [_laid_out(v, depth + 1, f"{json.dumps(name)}: ") for name, v in value.items()]
+    else:
+        parts = [_laid_out(item, depth + 1) for item in value]
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    margin = "\n" + " " * depth
+    return f"{before}{opening}{margin} {f',{margin} '.join(parts)}{margin}{closing}"
 
 
 def write_for_editors(config_dir: Path) -> None:
@@ -65,12 +80,12 @@ def study_schema(shipped: bool = False) -> Schema:
     """
     values = _options(shipped) | _leaves(shipped)
     settable = {key: _ref(key) for key in values if not _names_the_option(key)}
-    row = _mapping(settable, SINGLE) | {"minProperties": 1}
+    row = {"allOf": [_ref("settings")], "minProperties": 1}
     rows = _list(_ref("row"), at_least=1)
     study = StudyFile.model_json_schema()
     grid = study["$defs"].pop("GridFile")
     grid["properties"] |= {
-        "set": _mapping(settable, SINGLE),
+        "set": _ref("settings"),
         "product": _mapping(
             {key: _list(value, at_least=1) for key, value in settable.items()},
             _list(SINGLE, at_least=1),
@@ -96,7 +111,13 @@ def study_schema(shipped: bool = False) -> Schema:
         "$schema": "http://json-schema.org/draft-07/schema#",
         **_untitled(study),
         "description": "A study of kvscope; README.md of its configuration explains every key.",
-        "$defs": {"grid": _untitled(grid), "row": row, **_axes(values), **values},
+        "$defs": {
+            "grid": _untitled(grid),
+            "row": row,
+            "settings": _mapping(settable, SINGLE),
+            **_axes(values),
+            **values,
+        },
     }
 
 
