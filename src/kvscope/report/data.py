@@ -262,6 +262,26 @@ class StudyData:
         """The experiments that have results."""
         return [run for run in self.runs if run.complete]
 
+    @property
+    def unfinished(self) -> list[ReportedRun]:
+        """The experiments without results."""
+        return [run for run in self.runs if not run.complete]
+
+    @property
+    def again(self) -> list[ReportedRun]:
+        """The experiments with results that are to be measured again."""
+        return [run for run in self.complete if run.again]
+
+    @property
+    def doubtful(self) -> list[ReportedRun]:
+        """The experiments with results that are not valid."""
+        return [run for run in self.complete if not run.valid]
+
+    @property
+    def reasons(self) -> list[str]:
+        """The names of the reasons against its experiments, each once."""
+        return list(dict.fromkeys(name for run in self.complete for name in run.reasons))
+
     def count(self, wanted: Callable[[ReportedRun], bool]) -> int:
         """How many experiments are as wanted."""
         return sum(1 for run in self.runs if wanted(run))

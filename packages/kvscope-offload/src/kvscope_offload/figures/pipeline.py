@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope.api.figures import Axes, charts
-from kvscope.api.sections import ReportedRun, StudyData
+from kvscope.api.sections import ReportedRun, StudyData, section
 from kvscope.api.wording import wording
 from kvscope_offload.figures.facts import (
     ABLATIONS,
@@ -115,7 +115,7 @@ FIGURE = charts.Figure(
     "the warm-up, and what the simulation of the same schedule says. A pass gives each request of "
     "its batch a token; times are divided by their number, so that batches of any size compare.",
     draw,
-    section="timeline",
     order=220,
     axes=charts.SELECTED,
 )
+SECTION = section.Section(FIGURE.title, order=520, figure="offload_pipeline")
