@@ -27,7 +27,7 @@ def write_page(report: Report, sections: Mapping[str, Section]) -> Path:
     html = load_template(TEMPLATE).render(
         study=report.study,
         version=kvscope.__version__,
-        sections=[one for one in shown if one],
+        shown=[one for one in shown if one],
         styles=Markup("\n").join(_read((STYLES, *styles, CLOSING))),
         configs=[theme.config(), theme.config(dark=True)],
         vega=pack(scripts()),

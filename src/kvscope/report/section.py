@@ -91,7 +91,8 @@ class Section:
     for a script are `{{ values | packed }}` in a `<script type="text/plain" id="…">`, which the
     page's function `unpack(element)` gives as JSON. `order` is the section's place among others.
     A section with a `figure` has its chart, `{{ chart }}` in the template, and is on the page only
-    where the figure is drawn. One without a title stands above the table of contents.
+    where the figure is drawn. One without a title stands above the table of contents. One that is
+    not `marked` has no numbers, which may be rehearsed.
     A page has the files of `styles` and `scripts` of its sections, each once, shown or not.
     """
 
@@ -100,17 +101,17 @@ class Section:
     context: Callable[[Report], Mapping[str, Any] | None] = lambda _: {}
     order: int = LAST
     figure: str = ""
+    marked: bool = True
     styles: tuple[Path, ...] = ()
     scripts: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A section that a page has: its id, its heading, the figure that it is of, its HTML."""
+    """A section that a page has, with its id and its HTML."""
 
     name: str
-    title: str
-    figure: str
+    section: Section
     body: Markup
 
 
@@ -142,7 +143,7 @@ def show(name: str, section: Section, report: Report) -> Shown | None:
         if section.figure:
             given["chart"] = report.chart(section.figure)
         template = load_template(section.template, plural=plural, packed=_packed)
-        return Shown(name, section.title, section.figure, Markup(template.render(**given)))
+        return Shown(name, section, Markup(template.render(**given)))
     except KvscopeError:
         raise
     except Exception as error:

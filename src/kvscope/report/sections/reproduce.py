@@ -78,4 +78,6 @@ def _places(report: Report) -> list[tuple[str, Path]]:
     return places
 
 
-SECTION = Section("Reproduce", Path(__file__).with_suffix(".html.j2"), _context, order=1000)
+SECTION = Section(
+    "Reproduce", Path(__file__).with_suffix(".html.j2"), _context, order=1000, marked=False
+)
