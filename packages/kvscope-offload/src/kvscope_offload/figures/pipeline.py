@@ -11,7 +11,7 @@ import pandas as pd
 
 from kvscope.api.figures import Axes, charts
 from kvscope.api.sections import ReportedRun, StudyData, section
-from kvscope.api.wording import wording
+from kvscope.api.wording import traits, wording
 from kvscope_offload.figures.facts import (
     ABLATIONS,
     by_conditions,
@@ -60,7 +60,7 @@ def _words(run: ReportedRun) -> str:
     """'hybrid, 1 staging buffer, batch of 128': the policy, settings that are given, requests."""
     device = run.settings["device"]
     given = [key for key in SETTINGS if device.get(key) is not None]
-    settings = (wording.setting_words(f"device.{key}", device[key]) for key in given)
+    settings = (traits.setting_words(f"device.{key}", device[key]) for key in given)
     return ", ".join((policy_of(run), *settings, f"batch of {facts_of(run)['requests']}"))
 
 
