@@ -14,11 +14,11 @@ from kvscope.plan import levels
 from kvscope.plan import named as naming
 from kvscope.plan.grid import Plan, expand
 from kvscope.plan.question import Question
+from kvscope.plan.traits import in_tokens, setting_words
 from kvscope.report.axes import rows, x_words
 from kvscope.report.data import StudyData
 from kvscope.report.findings import headline
-from kvscope.report.settings import in_tokens
-from kvscope.report.words import NBSP, setting_words
+from kvscope.report.words import NBSP
 
 from .test_report_findings import run, study
 

@@ -218,7 +218,11 @@ def test_labels_name_what_varies(config: Path) -> None:
         """,
     )
     labels = [planned.label for planned in plan.experiments]
-    assert labels == ["fixed, blocks=64", "zipf, blocks=64", "zipf, blocks=256"]
+    assert labels == [
+        "fixed, KV cache 64 blocks",
+        "zipf, KV cache 64 blocks",
+        "zipf, KV cache 256 blocks",
+    ]
     assert plan.varied_keys == ("workload", "cache.blocks")
 
 

@@ -60,7 +60,9 @@ def test_every_experiment_is_written_where_its_id_says(config: Path, results: Pa
 def test_entries_say_what_sets_an_experiment_apart(config: Path, results: Path) -> None:
     written = manifest.plan_if_changed("four", config, results)
     assert written["varied_keys"] == ["seed", "batching"]
-    assert written["experiments"][1]["label"] == "seed=1, chunked"
+    assert written["experiments"][1]["label"] == "seed 1, chunked"
+    labels = {entry["id"]: entry["label"] for entry in written["experiments"]}
+    assert load_study("four", results).labels == labels
     assert written["experiments"][1]["varied"] == {"seed": 1, "batching": "chunked"}
 
 

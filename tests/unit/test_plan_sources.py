@@ -134,7 +134,8 @@ def test_experiments_of_equal_files_are_one(checkout: Path) -> None:
     assert len(plan.experiments) == 1
     Path("data/copy.csv").write_text(TRACE * 2)
     plan = expand(None, [*words, "workload.path=data/t.csv,data/copy.csv"], Path("config"))
-    assert [p.label for p in plan.experiments] == ["path='data/t.csv'", "path='data/copy.csv'"]
+    labels = [planned.label for planned in plan.experiments]
+    assert labels == ["workload.path data/t.csv", "workload.path data/copy.csv"]
 
 
 def sharegpt(**values: Any) -> Experiment:

@@ -14,7 +14,7 @@ from kvscope.collect import importer
 from kvscope.plan import layers, registry
 from kvscope.plan.grid import expand
 from kvscope.plan.layers import SHIPPED_CONFIG
-from kvscope.report import sections
+from kvscope.report import section
 from kvscope.report.check_study import study_complaints
 from kvscope.report.data import StudyData
 from kvscope.report.figures import registry as figures
@@ -154,29 +154,34 @@ def test_a_section_that_fails_is_named_with_its_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = write_study(tmp_path, [Fake({"seed": 1})])
-    (shown,) = sections.shown_sections(load(["fake"], results))
-    assert shown.name == "toy_passes"
-    study = load(["fake"], results)
+    shown, failing = (section.Report(load(["fake"], results), results) for _ in range(2))
+    toy = section.sections()["toy_passes"]
+    assert section.show("toy_passes", toy, shown)
     monkeypatch.delattr(StudyData, "complete")
     with pytest.raises(
         BadInput, match=r"section toy_passes of toys 0\.1, toy_section:PASSES raised"
     ):
-        sections.shown_sections(study)
+        section.show("toy_passes", toy, failing)
 
 
 def test_a_section_that_has_nothing_of_a_study_is_not_on_its_page(tmp_path: Path) -> None:
     results = write_study(tmp_path, [Fake({"seed": 1}, status=None)])
-    assert sections.shown_sections(load(["fake"], results)) == []
     html = report(["fake"], results, None).read_text(encoding="utf-8")
     assert "Passes of each run" not in html
     assert "toyCounts" in html  # scripts are those of every page
 
 
-@pytest.mark.parametrize("name", ["findings", "data-x", "1st"])
+@pytest.mark.parametrize("name", ["table", "data-x", "1st"])
 def test_an_id_that_a_section_cannot_have_is_refused(install: Install, name: str) -> None:
     install(f"[kvscope.section]\n{name} = toy_section:PASSES\n")
     with pytest.raises(BadInput, match=f"section '{name}' of odd 1, toy_section:PASSES: "):
-        sections.sections()
+        section.sections()
+
+
+def test_a_section_of_kvscope_is_not_replaced(install: Install) -> None:
+    install("[kvscope.section]\nfindings = toy_section:PASSES\n")
+    with pytest.raises(BadInput, match=r"'findings' is registered twice as kvscope\.section"):
+        section.sections()
 
 
 def test_without_a_cost_model_what_needs_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,10 @@ from kvscope.plan.layers import SHIPPED_CONFIG
 from kvscope.report.circumstances import circumstances, faults
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.load import load
-from kvscope.report.page import _origin, write_page
+from kvscope.report.page import write_page
 from kvscope.report.render import Printed, scripts
+from kvscope.report.section import Report, sections
+from kvscope.report.sections.reproduce import origin
 from kvscope.report.study import report
 from kvscope.tables.runfile import file_record, read_run, write_run
 from kvscope.tables.verdict import HELD, VIOLATED
@@ -132,13 +134,25 @@ def test_it_opens_with_what_is_wrong_then_the_headline_then_the_chart_that_shows
     } == {"Throughput (tokens/s)"}
 
 
+def test_it_is_a_list_of_sections(results, page, tmp_path):
+    every = sections()
+    ids = [a["id"] for tag, a in page.elements if tag == "section" and a["id"] in every]
+    assert ids == [name for name in every if name in ids]
+    assert {"findings", "experiments", "charts", "timeline", "reproduce"} <= {*ids}
+    few = {name: every[name] for name in ("reproduce", "findings")}
+    written = write_page(Report(load(["fake"], results), results, tmp_path), few)
+    found = Elements(written.read_text(encoding="utf-8")).elements
+    assert [a["id"] for tag, a in found if tag == "section"] == [*few]
+
+
 @pytest.mark.parametrize("state", [HELD, VIOLATED])
 def test_a_checklist_is_folded_unless_an_oracle_is_violated(state, results, tmp_path):
     study = load(["fake"], results)
     verdict = replace(study.complete[0].verdicts[0], state=state)
     runs = tuple(replace(run, verdicts=(verdict,) * run.complete) for run in study.runs)
-    write_page(replace(study, runs=runs), {}, {}, results, tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    made = Report(replace(study, runs=runs), results, tmp_path)
+    path = write_page(made, {"experiments": sections()["experiments"]})
+    page = path.read_text(encoding="utf-8")
     assert '<details class="checklist">' in page or state == VIOLATED
     assert '<details class="checklist" open>' in page or state == HELD
 
@@ -290,6 +304,6 @@ def test_an_import_is_shown_with_its_faults_and_how_it_was_made(tmp_path):
     told = {c.name: c.values for c in circumstances(study)}
     assert told["Imported from"] == (("a.csv", ""),)
     assert faults(study) == [("tokens are derived", ""), ("usage is rounded", "")]
-    assert _origin(run, usual=True) == [
+    assert origin(run, usual=True) == [
         f"kvscope import unboxkv-series a.csv --series swap --out {tmp_path}"
     ]

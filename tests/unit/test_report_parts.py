@@ -17,11 +17,7 @@ from kvscope.base.statistics import Interval
 from kvscope.metrics.measure import measures
 from kvscope.metrics.registry import all_metrics
 from kvscope.metrics.study import STUDY_METRICS, column_measures
-from kvscope.report.circumstances import circumstances, dates, shared
-from kvscope.report.data import ReportedRun, StudyData, labels
-from kvscope.report.figures import pareto, step_timeline
-from kvscope.report.figures.passes import MERGE, thin, with_idle
-from kvscope.report.settings import (
+from kvscope.plan.traits import (
     in_tokens,
     in_words,
     shared_settings,
@@ -30,6 +26,10 @@ from kvscope.report.settings import (
     varied_settings,
     without,
 )
+from kvscope.report.circumstances import circumstances, dates, shared
+from kvscope.report.data import ReportedRun, StudyData, labels
+from kvscope.report.figures import pareto, step_timeline
+from kvscope.report.figures.passes import MERGE, thin, with_idle
 from kvscope.report.validity import summary
 from kvscope.report.words import (
     estimate_text,

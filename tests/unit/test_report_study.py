@@ -16,9 +16,11 @@ from kvscope.base.errors import BadInput
 from kvscope.cli.main import main
 from kvscope.metrics.experiment import analyse
 from kvscope.metrics.study import STUDY_METRICS, column_measures
+from kvscope.report import section
 from kvscope.report.check_run import check_run
-from kvscope.report.figures import registry
-from kvscope.report.figures.registry import figures
+from kvscope.report.data import StudyData
+from kvscope.report.figures.figure import Drawing
+from kvscope.report.figures.registry import draw_figure
 from kvscope.report.load import load
 from kvscope.report.study import report
 from kvscope.report.tables import study_metrics
@@ -156,8 +158,12 @@ def test_an_unknown_study_is_named_together_with_those_there_are(results):
 @pytest.fixture
 def one_figure(monkeypatch):
     """Reports draw but one figure: drawing all takes most of a test's time."""
-    one = {"throughput": figures()["throughput"]}
-    monkeypatch.setattr(registry, "figures", lambda: one)
+
+    def one(study: StudyData) -> dict[str, Drawing]:
+        drawing = draw_figure(study, "throughput")
+        return {"throughput": drawing} if drawing else {}
+
+    monkeypatch.setattr(section, "drawings", one)
 
 
 def reported(capsys, results) -> tuple[int, str]:

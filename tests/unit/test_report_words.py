@@ -2,8 +2,8 @@
 
 import pytest
 
-from kvscope.report import settings
-from kvscope.report.words import setting_words
+from kvscope.plan import traits
+from kvscope.plan.traits import setting_words
 
 
 @pytest.mark.parametrize(
@@ -26,15 +26,15 @@ OTHER = {"model": {"name": "b", "config": {"layer_types": ["full", "full"]}}, "s
 
 
 def test_what_comes_with_a_model_is_no_difference_of_its_own_however_deep() -> None:
-    assert settings.varied_settings([HF, OTHER]) == [{"model": "a"}, {"model": "b"}]
+    assert traits.varied_settings([HF, OTHER]) == [{"model": "a"}, {"model": "b"}]
 
 
 def test_a_list_or_a_group_is_one_value_that_can_be_counted() -> None:
     two = [HF, {**HF, "model": {"name": "a", "config": {"layer_types": ["full"], "heads": 4}}}]
-    found = settings.varied_settings(two)
+    found = traits.varied_settings(two)
     assert found == [
         {"model.config.layer_types": "full, window"},
         {"model.config.layer_types": "full"},
     ]
-    assert settings.names(settings.traits(found))[0].endswith("full, window")
-    assert settings.single({"min": 3, "until": [0.05, None]}) == "min 3, until 0.05, None"
+    assert traits.names(traits.traits(found))[0].endswith("full, window")
+    assert traits.single({"min": 3, "until": [0.05, None]}) == "min 3, until 0.05, None"

@@ -14,10 +14,10 @@ from kvscope.plan import actions, registry, schema
 from kvscope.plan.experiment import Experiment, dump, load
 from kvscope.plan.grid import expand
 from kvscope.plan.resources import resources
+from kvscope.plan.traits import key_title, setting_words
 from kvscope.plan.work import expected_work
 from kvscope.report.data import StudyData
 from kvscope.report.figures import registry as figures
-from kvscope.report.words import key_title, setting_words
 from kvscope.run.environment import measured_environment
 from kvscope.workload import requests
 

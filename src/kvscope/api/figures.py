@@ -3,7 +3,7 @@
 `draw_figure` draws an installed one by its name, by the `Axes` that a study declares for it.
 
 - `charts`: a `Figure` makes a `Drawing` of a study, each `View` of which is a chart, a `Spec` of
-  Vega-Lite; `Body`, the template of a section of its own. Parts of a chart: `number`, `text`,
+  Vega-Lite. Parts of a chart: `number`, `text`,
   `colours`, `colour_channel`, `grid`, `heading`, `plot_width`; `PAPER`, how wide it is, `LETTER` a
   letter; `NUMBER`, a format; `SELECTED`, what a figure makes of axes; `PICKED`, which fades what a
   reader did not pick

@@ -1,11 +1,8 @@
-"""Metrics of a run, which a package registers, and numbers with intervals.
+"""Metrics of a run, which a package registers.
 
-- `metric`: a `Metric`, a number of one repeat of a run, which its own `metric` makes of a function
-- `statistics`: `Interval`, a number with its 95 % confidence interval; `bootstrap_interval` of one,
-  from fits to bootstrap samples
+`metric`: a `Metric`, a number of one repeat of a run, which its own `metric` makes of a function.
 """
 
-from kvscope.base import statistics
 from kvscope.metrics import metric
 
-__all__ = ["metric", "statistics"]
+__all__ = ["metric"]

@@ -17,9 +17,10 @@ from kvscope.plan.composition import Composer, Config
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.figures import EXPERIMENT, GRID, Axes
 from kvscope.plan.levels import Levels
-from kvscope.plan.point import Point, check_keys, label
+from kvscope.plan.point import Point, check_keys
 from kvscope.plan.question import Question
 from kvscope.plan.study import Grid, Settings, StudyDefinition
+from kvscope.plan.traits import labels
 from kvscope.plan.wording import format_value
 
 MAX_EXPERIMENTS = 10_000
@@ -78,11 +79,13 @@ def expand(study: str | None, overrides: list[str], config_dir: Path) -> Plan:
     if not rows:
         raise BadInput(f"study {found.name!r} has no experiments left after its exclusions")
     varied = _varied_values([(point, config) for _, point, config in rows.values()], composer)
+    names = labels(
+        [levels.named(values, found.levels) for values in varied],
+        [experiment.slug for experiment, _, _ in rows.values()],
+    )
     planned = tuple(
-        PlannedExperiment(
-            experiment, values, label(values, composer.groups) or experiment.slug, point.grid.name
-        )
-        for (experiment, point, _), values in zip(rows.values(), varied, strict=True)
+        PlannedExperiment(experiment, values, name, point.grid.name)
+        for (experiment, point, _), values, name in zip(rows.values(), varied, names, strict=True)
     )
     return Plan(
         study=study,

@@ -5,11 +5,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvscope.base.errors import BadInput
-from kvscope.plan.named import CAN_BE_NAMED
+from kvscope.plan.named import CAN_BE_NAMED, name
+from kvscope.plan.traits import Settings, single
 from kvscope.plan.wording import format_value
 
 Levels = Mapping[str, Mapping[Any, str]]
 """The name of each named value, by dotted key."""
+
+
+def named(varied: Mapping[str, Any], levels: Levels) -> Settings:
+    """Single values of an experiment, those that have names with these."""
+    plain = {key: single(value) for key, value in varied.items()}
+    return {key: name(value, levels.get(key, {}).get(value)) for key, value in plain.items()}
 
 
 def check(levels: Levels, values: Mapping[str, list[Any]], study: str) -> None:

@@ -1,7 +1,6 @@
 """One point of a grid: the settings of each layer, and the experiment they define."""
 
 import copy
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, reduce
 from pathlib import Path
@@ -147,16 +146,6 @@ def check_keys(settings: Settings, origin: str) -> None:
     for key in settings:
         if key not in _experiment_keys() and key.rpartition(".")[0] not in _mapping_keys():
             raise BadInput(f"{key} ({origin}) is not a key{suggestion(key, _experiment_keys())}")
-
-
-def label(varied: Mapping[str, Any], groups: Mapping[str, Any]) -> str:
-    """'zipf, chunked, blocks=60': options by their names, values by the last part of their key."""
-    parts = (
-        str(value) if key in groups else f"{key.rpartition('.')[2]}={format_value(value)}"
-        for key, value in varied.items()
-        if value is not None
-    )
-    return ", ".join(parts)
 
 
 def _item(holder: Any, name: str) -> Any:

@@ -8,9 +8,16 @@ from typing import Any
 
 from kvscope.plan.figures import EXPERIMENT, GRID, Axes
 from kvscope.plan.named import Named, name_of
+from kvscope.plan.traits import (
+    ChosenOption,
+    Settings,
+    is_number,
+    key_title,
+    names,
+    setting_words,
+    value_words,
+)
 from kvscope.report.data import ReportedRun, StudyData
-from kvscope.report.settings import ChosenOption, Settings, is_number, names
-from kvscope.report.words import key_title, setting_words, value_words
 
 POLICIES = ("overflow", "batching")
 LETTERS = 30  # of a line of a label

@@ -8,9 +8,9 @@ from typing import Any
 from kvscope.base.quantities import plural
 from kvscope.base.time_sources import NOT_MEASURED
 from kvscope.metrics.circumstances import percent
+from kvscope.plan.traits import shared_settings, value_text
 from kvscope.report.data import ReportedRun, StudyData
-from kvscope.report.settings import shared_settings
-from kvscope.report.words import number_text, value_text
+from kvscope.report.words import number_text
 from kvscope.tables.runschema import NO_RECORD
 
 GIB = 2**30

@@ -22,17 +22,20 @@ from kvscope.base.statistics import (
 from kvscope.base.time_sources import REHEARSED, mark_of
 from kvscope.metrics.estimates import Estimates
 from kvscope.plan.named import name_of
-from kvscope.report.data import ReportedRun, StudyData
-from kvscope.report.settings import (
+from kvscope.plan.traits import (
     Settings,
     differing_keys,
     following_limits,
     in_words,
     is_of_key,
+    key_title,
+    setting_words,
     value_of,
+    value_words,
     without,
 )
-from kvscope.report.words import NBSP, decimals_for, key_title, percent, setting_words, value_words
+from kvscope.report.data import ReportedRun, StudyData
+from kvscope.report.words import NBSP, decimals_for, percent
 
 # Keys whose values ask for different work: what one costs says nothing of the other.
 DIFFERENT_WORK = ("workload", "model", "seed")

@@ -2,7 +2,6 @@
 
 import math
 import shlex
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,8 +19,9 @@ from kvscope.metrics.estimates import Estimates, ExperimentMetrics
 from kvscope.metrics.measure import Measure
 from kvscope.plan.figures import GRID, Axes
 from kvscope.plan.question import Question
+from kvscope.plan.traits import ChosenOption, flat, in_tokens, traits, value_of
+from kvscope.plan.traits import labels as labels_of
 from kvscope.report.latencies import Latencies, latencies_of
-from kvscope.report.settings import ChosenOption, flat, in_tokens, names, traits, value_of
 from kvscope.tables.run_data import RunData
 from kvscope.tables.runschema import COMPLETE, NO_RECORD, RunRecord
 from kvscope.tables.verdict import Verdict
@@ -262,6 +262,26 @@ class StudyData:
         """The experiments that have results."""
         return [run for run in self.runs if run.complete]
 
+    @property
+    def unfinished(self) -> list[ReportedRun]:
+        """The experiments without results."""
+        return [run for run in self.runs if not run.complete]
+
+    @property
+    def again(self) -> list[ReportedRun]:
+        """The experiments with results that are to be measured again."""
+        return [run for run in self.complete if run.again]
+
+    @property
+    def doubtful(self) -> list[ReportedRun]:
+        """The experiments with results that are not valid."""
+        return [run for run in self.complete if not run.valid]
+
+    @property
+    def reasons(self) -> list[str]:
+        """The names of the reasons against its experiments, each once."""
+        return list(dict.fromkeys(name for run in self.complete for name in run.reasons))
+
     def count(self, wanted: Callable[[ReportedRun], bool]) -> int:
         """How many experiments are as wanted."""
         return sum(1 for run in self.runs if wanted(run))
@@ -317,13 +337,11 @@ def labels(runs: Sequence[ReportedRun]) -> list[str]:
 
     A rehearsed run beside others is named as one.
     """
-    found = names(traits(in_tokens([run.varied for run in runs])))
-    count = Counter(found)
+    earlier = [run.label.removesuffix(OF_REHEARSED) for run in runs]
     apart = len({run.rehearsed for run in runs}) > 1
     return [
-        (name if name and count[name] == 1 else run.label.removesuffix(OF_REHEARSED))
-        + OF_REHEARSED * (apart and run.rehearsed)
-        for run, name in zip(runs, found, strict=True)
+        label + OF_REHEARSED * (apart and run.rehearsed)
+        for run, label in zip(runs, labels_of([run.varied for run in runs], earlier), strict=True)
     ]
 
 

@@ -13,6 +13,7 @@ from kvscope.base.time_sources import mark_of
 from kvscope.metrics.estimates import INDEPENDENT
 from kvscope.metrics.measure import Measure, is_of_time, measures
 from kvscope.plan.figures import Axes
+from kvscope.plan.traits import MINOR, in_words, is_of_key
 from kvscope.report.comparisons import (
     EVEN_SHARE,
     Comparison,
@@ -30,7 +31,6 @@ from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import Drawing, Lead
 from kvscope.report.figures.registry import figures, marked
 from kvscope.report.not_modeled import WITHOUT, is_ample, lacks_submission
-from kvscope.report.settings import MINOR, in_words, is_of_key
 from kvscope.report.tables import main_columns
 from kvscope.report.validity import same_tokens
 from kvscope.report.words import (

@@ -1,6 +1,7 @@
 """Reads what a report is made from: a planned study, or runs given by their directories."""
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
@@ -18,12 +19,11 @@ from kvscope.base.reading import open_file
 from kvscope.judge.checklist import read_verdicts
 from kvscope.judge.records import Records
 from kvscope.metrics.study import add_study_metrics
-from kvscope.plan import experiment, manifest, named
+from kvscope.plan import experiment, levels, manifest, traits
 from kvscope.plan.complaints import validation_message
 from kvscope.plan.fields import Part
 from kvscope.plan.figures import Axes
 from kvscope.plan.question import Question
-from kvscope.report import settings
 from kvscope.report.data import (
     DAMAGED,
     INTERRUPTED,
@@ -78,9 +78,13 @@ def load(what: list[str], place: Path) -> StudyData:
 def load_study(name: str, place: Path) -> StudyData:
     """A planned study and whatever was run of it."""
     found = manifest.read(name, place)
-    names = {(one["key"], one["value"]): one["name"] for one in found.get("levels", [])}
+    names: dict[str, dict[Any, str]] = defaultdict(dict)
+    for one in found.get("levels", []):
+        names[one["key"]][one["value"]] = one["name"]
     runs = [
-        load_run(experiment_directory(place, run_id), run_id, label, _named(varied, names), grid)
+        load_run(
+            experiment_directory(place, run_id), run_id, label, levels.named(varied, names), grid
+        )
         for run_id, label, varied, grid in map(
             itemgetter("id", "label", "varied", "grid"), found["experiments"]
         )
@@ -99,12 +103,6 @@ def load_study(name: str, place: Path) -> StudyData:
         base=found["base"],
         overrides=tuple(found["overrides"]),
     )
-
-
-def _named(varied: dict[str, Any], names: Mapping[tuple[str, Any], str]) -> dict[str, Any]:
-    """The values of an experiment, those that the study names with their names."""
-    plain = {key: settings.single(value) for key, value in varied.items()}
-    return {key: named.name(value, names.get((key, value))) for key, value in plain.items()}
 
 
 def _part(kind: type[P], group: dict[str, Any], study: str) -> P:
@@ -128,7 +126,7 @@ def load_directories(directories: list[Path]) -> StudyData:
     unique = {directory.resolve(): directory for directory in directories}
     ids = [experiment_id_of(directory) for directory in unique.values()]
     found = [load_run(*each, each[1], {}) for each in zip(unique.values(), ids, strict=True)]
-    varied = settings.varied_settings([run.settings for run in found])
+    varied = traits.varied_settings([run.settings for run in found])
     runs = [replace(run, varied=row) for run, row in zip(found, varied, strict=True)]
     digest = hashlib.sha256("\n".join(sorted(map(str, unique))).encode()).hexdigest()[:8]
     return StudyData(
@@ -169,7 +167,7 @@ def load_run(
 
     Nothing is shown that is damaged, or that was made from another measurement.
     """
-    own = {key: settings.single(value) for key, value in varied.items()}
+    own = {key: traits.single(value) for key, value in varied.items()}
     again = remeasurement(directory)
     run = ReportedRun(run_id, label, own, directory, grid=grid, again=again, reader=Records)
     try:

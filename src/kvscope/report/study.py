@@ -1,58 +1,43 @@
 """The report of a study: its tables, its figures, its page."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from kvscope.base.files import make_directory, remove, remove_temporaries
-from kvscope.base.layout import CRATE_FILE, UNFINISHED, study_directory
-from kvscope.report.data import StudyData
-from kvscope.report.figures.figure import Drawing
-from kvscope.report.figures.registry import drawings
+from kvscope.base.layout import CRATE_FILE, UNFINISHED
 from kvscope.report.load import load
-from kvscope.report.page import write_page
+from kvscope.report.page import PAGE, write_page
 from kvscope.report.pages import pages, pages_of
-from kvscope.report.render import print_figures
+from kvscope.report.section import Report, sections
 from kvscope.report.tables import STUDY_FILES, write_tables
 
-PAGE = "report.html"
 FIGURES = "figures"
 
 
 def report(what: list[str], results: Path, out: Path | None) -> Path:
     """Write the report of a planned study or of runs' directories (see `load`, `write_report`)."""
-    study = load(what, results)
-    return write_report(study, drawings(study), results, out)
+    return write_report(Report(load(what, results), results, out))
 
 
-def write_report(
-    study: StudyData, drawn: Mapping[str, Drawing], results: Path, out: Path | None
-) -> Path:
+def write_report(report: Report) -> Path:
     """Write the study's tables, figures/ and report.html; give the page's path.
 
-    Beside them stand the further pages that installed packages have for the study.
-
-    They go to `out`, or to `results`/studies/<study>. Those of a planned study that is not finished
-    go to unfinished/ in there, and the page of an earlier state goes: a page that stands where the
-    workflow wants it is the page of the whole study.
+    Beside them stand the further pages that installed packages have for the study. Of a study that
+    is not finished, the page of an earlier state goes.
     """
-    home = out or study_directory(results, study.name)
-    whole = study.finished or not study.planned
-    place = home if whole else home / UNFINISHED
+    home, place = report.home, report.place
     make_directory(home)
     remove_temporaries(home)
     remove_temporaries(home / FIGURES)
     remove(home / UNFINISHED)
     remove(home / CRATE_FILE)  # it described the files of before
-    if not whole:
+    if not report.whole:
         retire(home)
-    write_tables(study, place)
-    prints = print_figures(drawn)
-    for name, one in prints.items():
-        one.write(place / FIGURES, name)
-    page = place / PAGE
-    write_page(study, drawn, prints, results, page)
-    for further in pages_of(study):
-        further.write(study, place)
+    write_tables(report.study, place)
+    for name, printed in report.prints.items():
+        printed.write(place / FIGURES, name)
+    page = write_page(report, sections())
+    for further in pages_of(report.study):
+        further.write(report.study, place)
     return page
 
 

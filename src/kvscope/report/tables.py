@@ -17,15 +17,10 @@ from kvscope.base.time_sources import REHEARSED
 from kvscope.metrics.estimates import ADJUSTED as ADJUSTED_HOW
 from kvscope.metrics.measure import Measure
 from kvscope.metrics.study import column_measures
+from kvscope.plan.traits import following_limits, is_number, key_title, value_text, value_words
 from kvscope.report.comparisons import pairs
 from kvscope.report.data import ReportedRun, StudyData, of_interest
-from kvscope.report.settings import following_limits, is_number
-from kvscope.report.words import (
-    estimate_text,
-    key_title,
-    value_text,
-    value_words,
-)
+from kvscope.report.words import estimate_text
 from kvscope.tables.column import derived, fact
 
 EXPERIMENTS_FILE = "experiments.csv"

@@ -1,71 +1,11 @@
-"""Metrics, settings and numbers as the report writes them."""
+"""Metrics and numbers as the report writes them."""
 
 import math
-import re
-from typing import Any
 
 from kvscope.base.statistics import Interval
 from kvscope.metrics.measure import Measure
-from kvscope.plan.fields import Label
-from kvscope.plan.named import name_of
-from kvscope.plan.vocabulary import is_option, label
 
 NBSP = "\N{NO-BREAK SPACE}"
-# One of what is counted, in the plural.
-ONE = re.compile(r"^(1 [a-z ]+)s$")
-
-
-# Of a key that is none of an experiment: the size of caches whose blocks differ in size.
-LINK = "device.constants.pinned_in_bytes_per_s"
-TOKENS = {
-    "cache.tokens": Label("KV cache (tokens)", "KV cache {} tokens"),
-    LINK: Label("link (B/s)", "{} GB/s"),
-}
-
-# kvscope's own values in words; other packages' values stay as they are.
-VALUES = {
-    "per_block": "per block",
-    "by_layer": "by layer",
-    "by_block": "by block",
-    "all_at_once": "all at once",
-    "passes": "before the recorded passes",
-}
-
-
-def key_title(key: str) -> str:
-    """A configuration key as a column or axis is headed."""
-    found = TOKENS.get(key) or label(key)
-    return found.title if found else key
-
-
-def value_text(value: Any) -> str:
-    """A configuration value as it is written in a configuration; a dash where there is none."""
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def value_words(value: Any) -> str:
-    """A configuration value in words: 'prefill first', or the name that the study gives it."""
-    if (named := name_of(value)) is not None:
-        return named
-    if not isinstance(value, str):
-        return value_text(value)
-    if is_option(value):
-        return value.replace("_", " ")
-    return VALUES.get(value, value)
-
-
-def setting_words(key: str, value: Any) -> str:
-    """A key with its value: 'block size 32', 'KV cache 64 blocks', '1 request', 'pinned'."""
-    if (named := name_of(value)) is not None:
-        return named
-    value = value / 1e9 if key == LINK and value is not None else value
-    words, found = value_words(value), TOKENS.get(key) or label(key)
-    text = found.phrase.format(words) if found and found.phrase else f"{key_title(key)} {words}"
-    return ONE.sub(r"\1", text)
 
 
 def decimals_for(value: float, digits: int) -> int:

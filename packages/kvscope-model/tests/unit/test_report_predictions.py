@@ -14,8 +14,10 @@ from kvscope.metrics.experiment import analyse
 from kvscope.plan.experiment import dump
 from kvscope.plan.grid import expand
 from kvscope.plan.layers import SHIPPED_CONFIG
-from kvscope.report.figures import registry
-from kvscope.report.figures.registry import draw_figure, figures
+from kvscope.report import section
+from kvscope.report.data import StudyData
+from kvscope.report.figures.figure import Drawing
+from kvscope.report.figures.registry import draw_figure
 from kvscope.report.load import load
 from kvscope.report.study import report
 from kvscope.tables.runfile import file_records, read_run, write_run
@@ -115,8 +117,12 @@ def test_a_prediction_has_every_pass_of_the_run(calibrated: Path):
 @pytest.fixture
 def few_figures(monkeypatch):
     """Reports draw but two figures: drawing all takes most of a test's time."""
-    few = {name: figures()[name] for name in ("throughput", "predictions")}
-    monkeypatch.setattr(registry, "figures", lambda: few)
+
+    def few(study: StudyData) -> dict[str, Drawing]:
+        drawn = {name: draw_figure(study, name) for name in ("throughput", "predictions")}
+        return {name: drawing for name, drawing in drawn.items() if drawing}
+
+    monkeypatch.setattr(section, "drawings", few)
 
 
 @pytest.mark.usefixtures("few_figures")

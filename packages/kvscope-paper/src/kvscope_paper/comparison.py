@@ -10,7 +10,7 @@ import pandas as pd
 
 from kvscope.api.files import files
 from kvscope.api.sections import ReportedRun, StudyData
-from kvscope.api.wording import traits, wording
+from kvscope.api.wording import traits
 from kvscope_paper.agreement import KINDS, Kind, agrees, kind_of, rule
 from kvscope_paper.pass_values import pass_value, unit_of
 from kvscope_paper.published.cold_start import from_idle_s
@@ -115,7 +115,7 @@ def experiment_words(point: Point) -> str:
 
 def _words(settings: Mapping[str, Any]) -> str:
     return ", ".join(
-        str(value) if key.endswith((".name", ".path")) else wording.setting_words(key, value)
+        str(value) if key.endswith((".name", ".path")) else traits.setting_words(key, value)
         for key, value in settings.items()
     )
 

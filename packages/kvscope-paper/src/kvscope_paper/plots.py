@@ -11,7 +11,7 @@ import pandas as pd
 
 from kvscope.api.figures import charts, theme
 from kvscope.api.sections import StudyData
-from kvscope.api.wording import wording
+from kvscope.api.wording import traits
 from kvscope_paper.comparison import DIFFERS, Comparison
 from kvscope_paper.layouts import Layout, Plot, RightAxis
 from kvscope_paper.of_runs import draw_runs
@@ -244,7 +244,7 @@ def _x_words(one: Comparison, plot: Plot) -> str:
     value = one.point.settings.get(plot.x)
     if label := plot.x_labels.get(str(value)):
         return label
-    return f"{value:,}" if isinstance(value, int) else wording.value_words(value)
+    return f"{value:,}" if isinstance(value, int) else traits.value_words(value)
 
 
 def _words(one: Comparison, keys: Sequence[str], plot: Plot) -> str:
@@ -257,9 +257,7 @@ def _words(one: Comparison, keys: Sequence[str], plot: Plot) -> str:
 def _setting(key: str, value: Any) -> str:
     if key.endswith(".path"):
         return PurePosixPath(str(value)).stem
-    return (
-        wording.value_words(value) if key.endswith(".name") else wording.setting_words(key, value)
-    )
+    return traits.value_words(value) if key.endswith(".name") else traits.setting_words(key, value)
 
 
 def _y(plot: Plot, rows: pd.DataFrame) -> charts.Spec:

@@ -7,7 +7,7 @@ import pytest
 
 from kvscope.metrics.registry import metrics_by_name
 from kvscope.plan.grid import expand
-from kvscope.report.settings import flat
+from kvscope.plan.traits import flat
 from kvscope_paper.pass_values import UNITS
 from kvscope_paper.published import figures
 

@@ -20,15 +20,16 @@ from kvscope.cli.commands.command import command
 )
 def report(given: argparse.Namespace) -> int:
     """Write the page and the figures of a study, or of runs given by their directories."""
-    from kvscope.report.figures.registry import drawings, missing_figures
+    from kvscope.report.figures.registry import missing_figures
     from kvscope.report.load import load
+    from kvscope.report.section import Report
     from kvscope.report.study import write_report
     from kvscope.report.validity import refusals, summary
 
     found = load(given.what, given.results)
-    drawn = drawings(found)
-    print(write_report(found, drawn, given.results, given.out))
-    print("\n".join([*summary(found), *missing_figures(found, drawn)]))
+    made = Report(found, given.results, given.out)
+    print(write_report(made))
+    print("\n".join([*summary(found), *missing_figures(found, made.drawings)]))
     if refused := refusals(found):
         raise KvscopeError("not shown: " + ", ".join(refused))
     return EXIT_DONE

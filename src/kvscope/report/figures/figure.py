@@ -5,9 +5,8 @@ They name their tables; data and looks are added where they are drawn.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
@@ -83,24 +82,12 @@ class Lead:
 
 
 @dataclass(frozen=True)
-class Body:
-    """Body of a figure's own section of the page.
-
-    `template` is a file for Jinja, in which `{{ chart }}` is the figure's chart. `context` gives
-    its other values for a study.
-    """
-
-    template: Path
-    context: Callable[[StudyData], Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
 class Figure:
     """A figure of a study; its name is that of its entry point in the group `kvscope.figure`.
 
-    `axes` says what it makes of declared axes, `section` in which part of the page it stands, by
-    `order`. In a section of its own it may have a `body`, in which its chart is. One with a `lead`
-    can open the page. `faults` gives sentences on data of a study that it does not show.
+    `axes` says what it makes of declared axes, `order` where it stands among the charts of a page,
+    unless a section of the page is of it alone. One with a `lead` can open the page. `faults` gives
+    sentences on data of a study that it does not show.
     """
 
     title: str
@@ -108,9 +95,7 @@ class Figure:
     draw: Draw
     order: int
     axes: str = NO_AXES
-    section: str = "charts"
     lead: Lead | None = None
-    body: Body | None = None
     faults: Callable[[StudyData], Sequence[str]] = lambda _: ()
 
 

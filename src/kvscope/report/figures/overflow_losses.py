@@ -10,6 +10,7 @@ import pandas as pd
 
 from kvscope.base.quantities import plural
 from kvscope.plan.figures import Axes
+from kvscope.plan.traits import in_words
 from kvscope.report import theme
 from kvscope.report.comparisons import (
     Pair,
@@ -30,7 +31,6 @@ from kvscope.report.figures.figure import (
     text,
 )
 from kvscope.report.not_modeled import WITHOUT, lacks_submission
-from kvscope.report.settings import in_words
 from kvscope.report.words import signed_percent
 
 POLICY, SEED = "overflow", "seed"

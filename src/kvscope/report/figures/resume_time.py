@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope.plan.figures import Axes
+from kvscope.plan.traits import setting_words
 from kvscope.report.axes import Place, PlacesOfKey, rows
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import (
@@ -24,7 +25,6 @@ from kvscope.report.figures.figure import (
     text,
     widen_covered,
 )
-from kvscope.report.words import setting_words
 
 HEIGHT, LABEL_PX = 170, 62
 LEAST_PLACES = 2  # evicted tokens that differ: fewer are no line

@@ -270,6 +270,5 @@ FIGURE = Figure(
     "Every forward pass of one repeat: its tokens, preemptions and resumptions, requests, and the "
     "cache in use. Drag in the strip below to zoom all rows, double-click to reset.",
     draw,
-    section="timeline",
     order=210,
 )

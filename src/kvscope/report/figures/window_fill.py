@@ -5,13 +5,12 @@ from collections.abc import Sequence
 import pandas as pd
 
 from kvscope.plan.figures import Axes
+from kvscope.plan.traits import names, setting_words, without
 from kvscope.report.axes import Place, rows, strategy_key
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.by_grid import by_grid
 from kvscope.report.figures.figure import Drawing, Figure, number
 from kvscope.report.figures.lines import DOTTED, Lines, lines_drawing
-from kvscope.report.settings import names, without
-from kvscope.report.words import setting_words
 
 FIRST = 20
 MOST_GROUPS = 6

@@ -11,6 +11,7 @@ from kvscope.base.quantities import join_words
 from kvscope.base.statistics import Interval
 from kvscope.metrics.measure import measures
 from kvscope.plan.figures import Axes
+from kvscope.plan.traits import setting_words
 from kvscope.report import theme
 from kvscope.report.axes import PlacesOfKey, rows, x_words
 from kvscope.report.comparisons import error_of_one_draw, pairs_of_one_kind, ratio_of_seeds
@@ -28,7 +29,7 @@ from kvscope.report.figures.figure import (
     text,
 )
 from kvscope.report.not_modeled import WITHOUT, is_ample, lacks_submission
-from kvscope.report.words import percent, setting_words, signed_percent
+from kvscope.report.words import percent, signed_percent
 
 POLICY = "overflow"
 THROUGHPUT = "throughput_tokens_per_s"

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from kvscope.api.figures import Axes, charts
-from kvscope.api.sections import ReportedRun, StudyData
+from kvscope.api.sections import ReportedRun, StudyData, section
 from kvscope.api.words import quantities
 from kvscope_kernels.analyse.access import KvTrace
 from kvscope_kernels.analyse.events import phases_of, read_events, traced_parts
@@ -120,6 +120,6 @@ FIGURE = charts.Figure(
     "line of its own. Drag to move, Ctrl and wheel to zoom, double-click to reset; click a request "
     "in the legend to show it alone.",
     draw,
-    section="accesses",
     order=230,
 )
+SECTION = section.Section(FIGURE.title, order=530, figure="kv_accesses")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares
 
-from kvscope.api.metrics import statistics
+from kvscope.api.statistics import statistics
 from kvscope_model.arraytypes import Floats
 from kvscope_model.hardware.hardware import Hardware
 

@@ -3,8 +3,9 @@
 import math
 from collections.abc import Mapping
 
-from kvscope.api.metrics import metric, statistics
+from kvscope.api.metrics import metric
 from kvscope.api.runs import Records, planned
+from kvscope.api.statistics import statistics
 from kvscope.api.tables import actions
 from kvscope_model.calibration.recosting import Recosting
 from kvscope_model.device import Modeled

@@ -9,8 +9,8 @@ from pydantic import Field, ValidationError
 
 from kvscope.api.errors import BadInput
 from kvscope.api.files import files, reading
-from kvscope.api.metrics import statistics
 from kvscope.api.settings import complaints, documents, fields
+from kvscope.api.statistics import statistics
 from kvscope_model.hardware.files import DIRECTORY, names
 
 Rate = Annotated[fields.Real, Field(gt=0)]

@@ -7,13 +7,12 @@ from typing import Any
 import pandas as pd
 
 from kvscope.api.figures import Axes, charts, theme
-from kvscope.api.sections import StudyData
+from kvscope.api.sections import StudyData, section
 from kvscope.api.tables import passes as phases
 from kvscope.api.wording import wording
 from kvscope_model.calibration.prediction import MOST_POINTS
 from kvscope_model.report.predictions import Predictions, read_predictions
 
-TEMPLATE = Path(__file__).parent / "predictions.html.j2"
 HEIGHT, LABEL_PX = 300, 64
 MOST = 0.95  # of the passes are between the dashed lines
 TIMES = ("measured", "predicted")
@@ -106,18 +105,25 @@ def _at(measured: str, predicted: str) -> charts.Spec:
     }
 
 
-def _body(study: StudyData) -> Mapping[str, Any]:
-    return {"predictions": read_predictions(study)}
-
-
 FIGURE = charts.Figure(
     "Predicted by the calibrated cost model",
     f"Forward passes of measured runs: at most {MOST_POINTS} of each phase of an experiment, "
     "spread over the run. Solid: predicted equals measured. Between the dashed lines are "
     f"{wording.percent(MOST)} of a plot's points.",
     draw,
-    section="predictions",
     order=200,
-    body=charts.Body(TEMPLATE, _body),
     faults=lambda study: read_predictions(study).faults,
+)
+
+
+def _context(report: section.Report) -> Mapping[str, Any]:
+    return {"predictions": read_predictions(report.study)}
+
+
+SECTION = section.Section(
+    FIGURE.title,
+    Path(__file__).with_name("predictions.html.j2"),
+    _context,
+    order=500,
+    figure="predictions",
 )

@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from kvscope.api.figures import Axes, charts
-from kvscope.api.sections import ReportedRun, StudyData
-from kvscope.api.wording import wording
+from kvscope.api.sections import ReportedRun, StudyData, section
+from kvscope.api.wording import traits, wording
 from kvscope_offload.figures.facts import (
     ABLATIONS,
     by_conditions,
@@ -60,7 +60,7 @@ def _words(run: ReportedRun) -> str:
     """'hybrid, 1 staging buffer, batch of 128': the policy, settings that are given, requests."""
     device = run.settings["device"]
     given = [key for key in SETTINGS if device.get(key) is not None]
-    settings = (wording.setting_words(f"device.{key}", device[key]) for key in given)
+    settings = (traits.setting_words(f"device.{key}", device[key]) for key in given)
     return ", ".join((policy_of(run), *settings, f"batch of {facts_of(run)['requests']}"))
 
 
@@ -115,7 +115,7 @@ FIGURE = charts.Figure(
     "the warm-up, and what the simulation of the same schedule says. A pass gives each request of "
     "its batch a token; times are divided by their number, so that batches of any size compare.",
     draw,
-    section="timeline",
     order=220,
     axes=charts.SELECTED,
 )
+SECTION = section.Section(FIGURE.title, order=520, figure="offload_pipeline")

@@ -1,16 +1,19 @@
-"""Which settings set experiments apart, and which they share: flat keys and their values.
+"""Settings in words, those that set experiments apart, and those that they share.
 
 A study varies flat keys: `overflow`, `overflow.host_memory`, `overflow.copies`. Those that come
 with an option only are part of it: `overflow` has the value 'swap (pinned, per block)'.
 """
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
+from kvscope.plan.fields import Label
 from kvscope.plan.named import name, name_of
-from kvscope.report.words import setting_words, value_words
+from kvscope.plan.vocabulary import is_option, label
 
 Settings = dict[str, Any]
 
@@ -18,6 +21,59 @@ MINOR = ("tracing", "profiler")  # in a name only where nothing else differs
 BLOCKS, BLOCK_SIZE, TOKENS = "cache.blocks", "cache.block_size", "cache.tokens"
 CACHE = (BLOCKS, TOKENS, "cache.gib", "cache.oversubscription")
 """Keys that all say how large the cache is."""
+
+LINK = "device.constants.pinned_in_bytes_per_s"
+ONE = re.compile(r"^(1 [a-z ]+)s$")  # one of what is counted, in the plural
+# TOKENS is no key of an experiment: it is the size of caches whose blocks differ in size.
+LABELS = {
+    TOKENS: Label("KV cache (tokens)", "KV cache {} tokens"),
+    LINK: Label("link (B/s)", "{} GB/s"),
+}
+
+# kvscope's own values in words; other packages' values stay as they are.
+VALUES = {
+    "per_block": "per block",
+    "by_layer": "by layer",
+    "by_block": "by block",
+    "all_at_once": "all at once",
+    "passes": "before the recorded passes",
+}
+
+
+def key_title(key: str) -> str:
+    """A configuration key as a column or axis is headed."""
+    found = LABELS.get(key) or label(key)
+    return found.title if found else key
+
+
+def value_text(value: Any) -> str:
+    """A configuration value as it is written in a configuration; a dash where there is none."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def value_words(value: Any) -> str:
+    """A configuration value in words: 'prefill first', or the name that the study gives it."""
+    if (named := name_of(value)) is not None:
+        return named
+    if not isinstance(value, str):
+        return value_text(value)
+    if is_option(value):
+        return value.replace("_", " ")
+    return VALUES.get(value, value)
+
+
+def setting_words(key: str, value: Any) -> str:
+    """A key with its value: 'block size 32', 'KV cache 64 blocks', '1 request', 'pinned'."""
+    if (named := name_of(value)) is not None:
+        return named
+    value = value / 1e9 if key == LINK and value is not None else value
+    words, found = value_words(value), LABELS.get(key) or label(key)
+    text = found.phrase.format(words) if found and found.phrase else f"{key_title(key)} {words}"
+    return ONE.sub(r"\1", text)
 
 
 def is_of_key(key: str, asked: str) -> bool:
@@ -199,6 +255,19 @@ def without(traits: Settings, key: str) -> Settings:
         return {k: v for k, v in traits.items() if k != key}
     option = traits.get(group)
     return traits | {group: option.without(key)} if isinstance(option, ChosenOption) else traits
+
+
+def labels(varied: Sequence[Settings], otherwise: Sequence[str]) -> list[str]:
+    """A label for each experiment, by its varied settings: the name of its traits.
+
+    The other label where that is empty, or several have the same.
+    """
+    found = names(traits(in_tokens(varied)))
+    count = Counter(found)
+    return [
+        words if words and count[words] == 1 else other
+        for words, other in zip(found, otherwise, strict=True)
+    ]
 
 
 def names(rows: Sequence[Settings]) -> list[str]:

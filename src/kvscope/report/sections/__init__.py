@@ -1,0 +1,1 @@
+"""kvscope's own sections of a study's page, each with its template beside it."""
