@@ -9,9 +9,10 @@ import gc
 import os
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TextIO
 
@@ -26,6 +27,12 @@ from kvscope.tables import attempts, runfile
 
 Failures = dict[str, KvscopeError | None]
 """By id of an experiment, the error for which it has no complete run, or no tables; or None."""
+
+Outcome = tuple["Job", float, KvscopeError | None]
+"""A job, its seconds, and the error for which it has no complete run or tables, or None."""
+
+Ended = Callable[[int, "Job", float, KvscopeError | None], None]
+"""Takes how many jobs have ended, and the last one's outcome."""
 
 FREEZE = gc.freeze  # before vLLM's calls of it have no effect
 
@@ -54,30 +61,45 @@ def run_all(jobs: Sequence[Job], line: Line, compare: str | None = None) -> int:
 
     `compare` is the key whose comparisons end the rounds of measured ones.
     """
-    failed = [id_ for id_, error in run(jobs, line, compare).items() if error is not None]
+
+    def tell(number: int, job: Job, seconds: float, error: KvscopeError | None) -> None:
+        reason = None if error is None else str(error)
+        words = batches.line(number, len(jobs), job.experiment.id, seconds, reason)
+        line.note(words) if error is None else line.say(words)
+
+    failures = run(jobs, line, compare, tell)
+    failed = [id_ for id_, error in failures.items() if error is not None]
     if failed:
         line.say(f"{len(failed)} of {len(jobs)} failed: {', '.join(failed)}")
     return EXIT_FAILED if failed else EXIT_DONE
 
 
-def run(jobs: Sequence[Job], line: Line, compare: str | None = None) -> Failures:
-    """Run the jobs, those on virtual clocks first; `line` shows how far they are."""
+def run(
+    jobs: Sequence[Job], line: Line, compare: str | None = None, ended: Ended | None = None
+) -> Failures:
+    """Run the jobs, those on virtual clocks first; `line` shows how far they are.
+
+    `ended` is called when an experiment has its records, and its tables if they are wanted.
+    """
     virtual = [job for job in jobs if not job.experiment.device.allocates]
     measured = [job for job in jobs if job.experiment.device.allocates]
-    failures = _run_virtual(virtual, line) if virtual else {}
-    return failures | (_run_measured(measured, line, compare) if measured else {})
-
-
-def _run_virtual(jobs: Sequence[Job], line: Line) -> Failures:
     failures: Failures = {}
+    for job, seconds, error in chain(
+        _run_virtual(virtual, line), _run_measured(measured, line, compare)
+    ):
+        failures[job.experiment.id] = error
+        if ended is not None:
+            ended(len(failures), job, seconds, error)
+    return failures
+
+
+def _run_virtual(jobs: Sequence[Job], line: Line) -> Iterator[Outcome]:
     began_s = time.perf_counter()
     for number, (job, error) in enumerate(_each_in_fork(jobs), 1):
         now_s = time.perf_counter()
-        failures[job.experiment.id] = error
-        _tell(line, job, (number, len(jobs)), now_s - began_s, error)
+        yield job, now_s - began_s, error
         line.show(f"{number} of {len(jobs)} experiments")
         began_s = now_s
-    return failures
 
 
 def _each_in_fork(jobs: Sequence[Job]) -> Iterator[tuple[Job, KvscopeError | None]]:
@@ -124,29 +146,21 @@ def run_one(job: Job) -> KvscopeError | None:
     return None
 
 
-def _run_measured(jobs: Sequence[Job], line: Line, compare: str | None) -> Failures:
+def _run_measured(jobs: Sequence[Job], line: Line, compare: str | None) -> Iterator[Outcome]:
     from kvscope.run import campaign
 
+    if not jobs:
+        return
     wanted = [campaign.Wanted(job.experiment, job.directory, job.force) for job in jobs]
     failures = campaign.measure(wanted, line.show, compare)
     measured = [job for job in jobs if failures[job.experiment.id] is None]
     failures |= _make_all_tables([job for job in measured if job.tables], line)
-    for number, job in enumerate(jobs, 1):
+    for job in jobs:
         error = failures[job.experiment.id]
         if error is not None and job not in measured:
             log = attempts.log_path(job.directory)
-            error = failures[job.experiment.id] = _with_words(error, f"{error} (log: {log})")
-        seconds = 0.0 if error else _measured_s(job.directory)
-        _tell(line, job, (number, len(jobs)), seconds, error)
-    return failures
-
-
-def _tell(
-    line: Line, job: Job, place: tuple[int, int], seconds: float, error: KvscopeError | None
-) -> None:
-    """One line on an experiment that has ended, which stays above the progress if it failed."""
-    words = batches.line(*place, job.experiment.id, seconds, None if error is None else str(error))
-    line.note(words) if error is None else line.say(words)
+            error = _with_words(error, f"{error} (log: {log})") if log.exists() else error
+        yield job, 0.0 if error else _measured_s(job.directory), error
 
 
 def _make_all_tables(jobs: Sequence[Job], line: Line) -> Failures:
