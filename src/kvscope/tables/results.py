@@ -179,6 +179,13 @@ class Run(RunData):
             accounts.require_unchanged(self.tables_directory, account, path.name)
         return tables.read(table, path, columns)
 
+    def has_rows(self, name: str) -> bool:
+        """Whether a table has rows, by its file's footer where it was not read."""
+        path = self.path(tables.TABLES[name])
+        if self.repeat is not None or name in vars(self) or not path.exists():
+            return super().has_rows(name)
+        return tables.count_rows(path) > 0
+
     def _sources(self, table: Table) -> list[str]:
         """The sources that a table names; none of one that is not there.
 

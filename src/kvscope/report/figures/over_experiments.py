@@ -1,7 +1,7 @@
 """Figures of metrics over experiments: a panel has a title and metrics of one unit."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -223,11 +223,14 @@ def _label_px(shown: Sequence[PlacesOfKey]) -> int:
 def _frame(row: PlacesOfKey, facet: str, shown: Measure, names: Sequence[str]) -> pd.DataFrame:
     """The values of one metric in one facet, those that are defined; in the unit shown."""
     known = [p for p in row.of_facet(facet) if not math.isnan(p.run.number(shown.name).value)]
-    found = pd.DataFrame([_point(place, row, shown, names) for place in known])
+    order = {name: number for number, name in enumerate(names)}
+    found = pd.DataFrame([_point(place, row, shown, order) for place in known])
     return widen_covered(found, "x", "value") if row.ordered and known else found
 
 
-def _point(place: Place, row: PlacesOfKey, shown: Measure, names: Sequence[str]) -> dict[str, Any]:
+def _point(
+    place: Place, row: PlacesOfKey, shown: Measure, names: Mapping[str, int]
+) -> dict[str, Any]:
     found = place.run.number(shown.name)
     value = found.value * shown.scale
     low, high = (end * shown.scale for end in found.ends)
@@ -246,11 +249,11 @@ def _point(place: Place, row: PlacesOfKey, shown: Measure, names: Sequence[str])
     }
 
 
-def _aside(place: Place, row: PlacesOfKey, names: Sequence[str]) -> float:
+def _aside(place: Place, row: PlacesOfKey, names: Mapping[str, int]) -> float:
     """x, a little aside, so that the intervals of several colours do not hide each other."""
-    part = names.index(place.colour) / (len(names) - 1) - 0.5 if len(names) > 1 else 0.0
+    part = names[place.colour] / (len(names) - 1) - 0.5 if len(names) > 1 else 0.0
     least, greatest = row.values[0], row.values[-1]
-    if is_wide(row.values):
+    if is_wide((least, greatest)):
         return float(place.x * (greatest / least) ** (ASIDE * part))
     return float(place.x + ASIDE * part * (greatest - least))
 
