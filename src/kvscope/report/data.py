@@ -175,7 +175,12 @@ class ReportedRun:
     def latencies(self) -> Latencies:
         """Latencies of its requests, of all repeats whose times count."""
         requests = self.records.requests
-        return latencies_of(requests[requests["repeat"].isin(self.records.timed)])
+        return latencies_of(requests[requests["repeat"].isin(self.timed)])
+
+    @cached_property
+    def timed(self) -> list[int]:
+        """Numbers of the repeats whose times count."""
+        return self.records.timed
 
     def steps(self, repeat: int) -> pd.DataFrame:
         """The forward passes of one repeat, in order."""

@@ -3,7 +3,10 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+import pandas as pd
 
 from kvscope.base.quantities import plural
 from kvscope.base.time_sources import NOT_MEASURED
@@ -22,13 +25,17 @@ def proofs(runs: Iterable[ReportedRun]) -> list[OutputGroup]:
             run.id: Outputs(
                 run.settings,
                 run.number("preemptions").value > 0,
-                output_hashes(run.records.requests),
+                partial(_output_hashes, run),
                 run.rehearsed,
             )
             for run in runs
             if run.complete and run.settings
         }
     )
+
+
+def _output_hashes(run: ReportedRun) -> "pd.Series[str]":
+    return output_hashes(run.records.requests)
 
 
 def invalidate_differing(runs: Sequence[ReportedRun]) -> list[ReportedRun]:

@@ -56,6 +56,7 @@ __all__ = [
     "Column",
     "Table",
     "check_file",
+    "count_rows",
     "read",
     "reading",
     "to_arrow",

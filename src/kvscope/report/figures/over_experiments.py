@@ -34,7 +34,6 @@ from kvscope.report.figures.figure import (
     View,
     colour_channel,
     colours,
-    first_plots,
     grid,
     has_rings,
     heading,
@@ -42,6 +41,7 @@ from kvscope.report.figures.figure import (
     log_ticks,
     number,
     plot_width,
+    plots_left_out,
     text,
     widen_covered,
 )
@@ -174,11 +174,9 @@ def _view(title: str, shown: Sequence[PlacesOfKey], panels: Sequence[Panel], cou
     width = plot_width(columns, _label_px(shown))
     cells: list[Spec] = []
     data: dict[str, pd.DataFrame] = {}
-    for row, panel, metric, facet in _cells(shown, panels):
-        frame = _frame(row, facet, metric, names)
-        if frame.empty:
-            continue
-        data[f"cell{len(cells)}"] = frame
+    plots = [cell for cell in _cells(shown, panels) if _known_places(cell[0], cell[3], cell[2])]
+    for row, panel, metric, facet in plots[:MOST_PLOTS]:  # each has as much as all places
+        data[f"cell{len(cells)}"] = _frame(row, facet, metric, names)
         values = _values(row, panel.measures if panel.shared else (metric,))
         cells.append(
             {
@@ -190,8 +188,8 @@ def _view(title: str, shown: Sequence[PlacesOfKey], panels: Sequence[Panel], cou
         )
     left = count - len({place.run.id for row in shown for place in row.places})
     note = f"{plural(left, 'more experiment')} not along these axes." if left else ""
-    kept, data, remarks = first_plots(cells, data, MOST_PLOTS)
-    return View(grid(kept, columns, "colour"), data, (title,), note, remarks)
+    remarks = plots_left_out(MOST_PLOTS, len(plots))
+    return View(grid(cells, columns, "colour"), data, (title,), note, remarks)
 
 
 def _cells(
@@ -222,10 +220,14 @@ def _label_px(shown: Sequence[PlacesOfKey]) -> int:
 
 def _frame(row: PlacesOfKey, facet: str, shown: Measure, names: Sequence[str]) -> pd.DataFrame:
     """The values of one metric in one facet, those that are defined; in the unit shown."""
-    known = [p for p in row.of_facet(facet) if not math.isnan(p.run.number(shown.name).value)]
+    known = _known_places(row, facet, shown)
     order = {name: number for number, name in enumerate(names)}
     found = pd.DataFrame([_point(place, row, shown, order) for place in known])
     return widen_covered(found, "x", "value") if row.ordered and known else found
+
+
+def _known_places(row: PlacesOfKey, facet: str, shown: Measure) -> list[Place]:
+    return [p for p in row.of_facet(facet) if not math.isnan(p.run.number(shown.name).value)]
 
 
 def _point(

@@ -35,7 +35,7 @@ def resumptions(run: ReportedRun) -> pd.DataFrame:
     if not run.has_passes:
         return pd.DataFrame()
     found = run.records.preemptions
-    found = found[found["repeat"].isin(run.records.timed)]
+    found = found[found["repeat"].isin(run.timed)]
     return found[(found["event"] == "resume") & found["cost_s"].notna()]
 
 
