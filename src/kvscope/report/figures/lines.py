@@ -30,7 +30,7 @@ from kvscope.report.figures.figure import (
 )
 
 MOST_TOGETHER = 6  # lines in a plot; more are hard to distinguish
-MOST_RUNS = 500  # experiments of a figure of requests: more lines behind a line show no more
+MOST_RUNS = 144  # experiments of a figure of requests: drawing takes memory for each line
 COLUMNS = 3  # of plots with one line each
 MOST_PLOTS = 36  # each draws all lines: the size of a figure grows with the square
 HEIGHT, HEIGHT_APART = 200, 110
