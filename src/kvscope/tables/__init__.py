@@ -6,15 +6,7 @@ and meaning; a change that breaks a reader increments SCHEMA_VERSION.
 
 from kvscope.tables.column import BOOL, SCHEMA_VERSION, TEXT, Column, Table
 from kvscope.tables.events import KV_EVENTS, KV_KERNELS, TIMELINE
-from kvscope.tables.files import (
-    READABLE,
-    check_file,
-    count_rows,
-    read,
-    reading,
-    to_arrow,
-    write,
-)
+from kvscope.tables.files import READABLE, check_file, read, reading, to_arrow, write
 from kvscope.tables.memory import EVICTIONS, HITS, KV_GROUPS, TRANSFERS
 from kvscope.tables.metrics import COMPARISONS, METRICS, REPEAT_METRICS
 from kvscope.tables.passes import BATCH, LAYERS, PREEMPTIONS, STEPS
@@ -56,7 +48,6 @@ __all__ = [
     "Column",
     "Table",
     "check_file",
-    "count_rows",
     "read",
     "reading",
     "to_arrow",

@@ -95,12 +95,6 @@ def read(table: Table, path: Path, columns: list[str] | None = None, **kwargs: A
     return frame if columns else _with_nulls(table, frame)[table.names]
 
 
-def count_rows(path: Path) -> int:
-    """Number of rows of a Parquet file; BadInput if it is damaged."""
-    with reading(path):
-        return int(pq.read_metadata(path).num_rows)
-
-
 def _with_nulls(table: Table, frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with null in the columns that it lacks, of those that a run may lack."""
     lacking = [c.name for c in table.columns if c.can_lack and c.name not in frame]

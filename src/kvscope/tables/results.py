@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pandas as pd
+import pyarrow.parquet as pq
 
 from kvscope import tables
 from kvscope.base.errors import BadInput
@@ -184,7 +185,8 @@ class Run(RunData):
         path = self.path(tables.TABLES[name])
         if self.repeat is not None or name in vars(self) or not path.exists():
             return super().has_rows(name)
-        return tables.count_rows(path) > 0
+        with tables.reading(path):
+            return bool(pq.read_metadata(path).num_rows)
 
     def _sources(self, table: Table) -> list[str]:
         """The sources that a table names; none of one that is not there.
