@@ -2,9 +2,6 @@
 
 import pytest
 
-from kvscope.base.statistics import half_width_share
-from kvscope.metrics.registry import metrics_by_name
-
 from .conftest import AMPLE, Run, Runner
 
 pytestmark = pytest.mark.engine
@@ -41,11 +38,13 @@ def test_it_says_that_the_throughput_is_not_known_when_the_budget_is_spent(run: 
 
 
 @pytest.mark.parametrize("case", [EASY, IMPOSSIBLE], ids=["easy", "never"])
-def test_the_throughput_that_ends_it_is_the_metric(run: Runner, case):
+def test_the_half_width_that_ends_it_is_that_of_its_rounds(run: Runner, case: tuple[str, str]):
     made = run(*case)
-    throughput = metrics_by_name()["throughput_tokens_per_s"].of
-    found = half_width_share([throughput(repeat) for repeat in made.records.repeats()])
-    assert made.facts["repeats"]["half_width_share"] == pytest.approx(found, rel=1e-9)
+    entries = [e for e in made.facts["clock"]["repeats"] if not e.get("profiled")]
+    assert [entry["round"]["number"] for entry in entries] == [*range(len(entries))]
+    share, until = made.facts["repeats"]["half_width_share"], made.facts["repeats"]["until"]
+    assert share > 0
+    assert made.facts["repeats"]["reached"] == (share <= until)
 
 
 def test_a_number_of_repeats_is_that_number(run: Runner):

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import lru_cache
 from typing import Any
 
 from kvscope.collect.traces import installed_reader, reader_of, verdicts
@@ -54,7 +55,13 @@ def _of_events(run: Run, collected: bool) -> list[Verdict]:
 def read_verdicts(account: Mapping[str, Any]) -> list[Verdict]:
     """The verdicts that analyse.json records."""
     names = [field.name for field in fields(Verdict)]
-    return [Verdict(**{name: entry[name] for name in names}) for entry in account["oracles"]]
+    return [_verdict(*(entry[name] for name in names)) for entry in account["oracles"]]
+
+
+@lru_cache(4096)
+def _verdict(*values: Any) -> Verdict:
+    """The verdict of these fields: runs of a study share most of them."""
+    return Verdict(*values)
 
 
 def summary(found: Sequence[Verdict]) -> str:

@@ -7,7 +7,7 @@ preemptions does not have it.
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ class Outputs:
 
     settings: Mapping[str, Any]
     preempted: bool
-    sha256: pd.Series  # by request_id
+    sha256: Callable[[], pd.Series]  # by request_id; read only of those that are compared
     rehearsed: bool = False
 
 
@@ -56,7 +56,7 @@ def compare_outputs(experiments: Mapping[str, Outputs]) -> list[OutputGroup]:
 
 
 def _compare_group(group: Mapping[str, Outputs]) -> OutputGroup:
-    hashes = pd.concat([one.sha256 for one in group.values()])
+    hashes = pd.concat([one.sha256() for one in group.values()])
     found = hashes.groupby(level=0).agg(["size", "nunique"])
     return OutputGroup(
         names=tuple(group),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from textwrap import fill
 from typing import Any
@@ -49,26 +50,33 @@ class PlacesOfKey:
         """Label of the axis, with its unit."""
         return key_title(self.key)
 
-    @property
+    @cached_property
     def facets(self) -> list[str]:
         """The facets, in order."""
-        return list(dict.fromkeys(place.facet for place in self.places))
+        return [*self._by_facet]
 
     def of_facet(self, facet: str) -> list[Place]:
         """The places of a facet."""
-        return [place for place in self.places if place.facet == facet]
+        return self._by_facet[facet]
+
+    @cached_property
+    def _by_facet(self) -> dict[str, list[Place]]:
+        found: dict[str, list[Place]] = {}
+        for place in self.places:
+            found.setdefault(place.facet, []).append(place)
+        return found
 
     def along_x(self, facet: str) -> list[Place]:
         """The places of a facet, in the order of their values of x."""
-        order = self.values
-        return sorted(self.of_facet(facet), key=lambda place: order.index(place.x))
+        order = {x: number for number, x in enumerate(self.values)}
+        return sorted(self.of_facet(facet), key=lambda place: order[place.x])
 
-    @property
+    @cached_property
     def colours(self) -> list[str]:
         """The names of the colours, in order."""
         return list(dict.fromkeys(place.colour for place in self.places))
 
-    @property
+    @cached_property
     def values(self) -> list[Any]:
         """The values of x in order; numbers by size."""
         found = list(dict.fromkeys(place.x for place in self.places))
@@ -199,9 +207,10 @@ def _separate(places: Sequence[Place]) -> tuple[Place, ...]:
     """The places; a grid with points where its colour has one already is named in the colour."""
     taken: dict[tuple[str, str], set[Any]] = {}
     renamed: dict[tuple[str, str, str], str] = {}
-    grids = dict.fromkeys((p.facet, p.colour, p.run.grid) for p in places)
-    for facet, colour, grid in grids:
-        own = {p.x for p in places if (p.facet, p.colour, p.run.grid) == (facet, colour, grid)}
+    grids: dict[tuple[str, str, str], set[Any]] = {}
+    for p in places:
+        grids.setdefault((p.facet, p.colour, p.run.grid), set()).add(p.x)
+    for (facet, colour, grid), own in grids.items():
         known = taken.setdefault((facet, colour), set())
         if known & own:
             renamed[facet, colour, grid] = _joined((colour, grid))

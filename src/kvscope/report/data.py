@@ -2,9 +2,10 @@
 
 import math
 import shlex
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ DAMAGED = "damaged"
 REFUSED = (NOT_ANALYSED, STALE, DAMAGED)
 OF_REHEARSED = " (rehearsed)"  # at the end of a label
 MOST_NAMED = 3  # experiments that are named beside others
+MOST_READ = 4  # runs whose tables are in memory at once: pairs, and those before them
 
 
 @dataclass(frozen=True)
@@ -115,9 +117,26 @@ class ReportedRun:
         """Whether its repeats were measured in the rounds of a campaign."""
         return any(entry.round for entry in self.record.clock.repeats)
 
-    @cached_property
+    def changed(self, **fields: Any) -> "ReportedRun":
+        """The run with other fields; the source of its times stays as it was read."""
+        run = replace(self, **fields)
+        vars(run)["source"] = self.source
+        return run
+
+    @property
     def records(self) -> RunData:
-        """The records of the experiment's run; BadInput where there is nothing to read them."""
+        """The records of the experiment's run; BadInput where there is nothing to read them.
+
+        Their tables are kept of the last MOST_READ runs alone.
+        """
+        if "_records" not in vars(self):
+            while len(_READ) >= MOST_READ:
+                vars(_READ.popleft()).pop("_records", None)
+            _READ.append(self)
+        return self._records
+
+    @cached_property
+    def _records(self) -> RunData:
         if self.reader is None:
             raise BadInput(f"{self.directory}: the records of this run are not read")
         return self.reader(self.directory, record=self.record, settings=self.settings)
@@ -157,7 +176,12 @@ class ReportedRun:
     def latencies(self) -> Latencies:
         """Latencies of its requests, of all repeats whose times count."""
         requests = self.records.requests
-        return latencies_of(requests[requests["repeat"].isin(self.records.timed)])
+        return latencies_of(requests[requests["repeat"].isin(self.timed)])
+
+    @cached_property
+    def timed(self) -> list[int]:
+        """Numbers of the repeats whose times count."""
+        return self.records.timed
 
     def steps(self, repeat: int) -> pd.DataFrame:
         """The forward passes of one repeat, in order."""
@@ -174,10 +198,10 @@ class ReportedRun:
         """The seed of all that was drawn."""
         return int(self.settings.get("seed", 0))
 
-    @property
+    @cached_property
     def has_passes(self) -> bool:
         """Whether forward passes were recorded; a published trace of kernels has none."""
-        return bool(self.repeats) and not self.steps(self.repeats[0]).empty
+        return bool(self.repeats) and self.records.has_rows("steps")
 
     def preemptions(self, repeat: int) -> pd.DataFrame:
         """The preemptions and resumptions of one repeat, in order."""
@@ -188,6 +212,9 @@ class ReportedRun:
         """The copies between the KV cache and the host of one repeat, in order."""
         found = self.records.copies
         return found[found["repeat"] == repeat].reset_index(drop=True)
+
+
+_READ: deque[ReportedRun] = deque()
 
 
 @dataclass(frozen=True)

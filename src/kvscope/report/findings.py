@@ -1,10 +1,11 @@
 """Findings: the headline, and what is compared in which metric with its 95 % interval, as rows."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 from kvscope.base.quantities import join_words, plural
@@ -372,9 +373,12 @@ def findings(study: StudyData) -> Findings:
     """The comparisons of a study: those of the key that it asks about first."""
     groups = group_by_change(pairs(study), study.question.key if study.question else "")
     metrics = compared_metrics(study)
-    found = [one for group in groups for one in _rows(group, metrics)]
-    several = [(pair, group) for group in groups if len(group) > 1 for pair in group]
-    single = [one for pair, group in several for one in _rows([pair], metrics, group)]
+    controls = [_controls(group, metrics) for group in groups]
+    known = [*zip(groups, controls, strict=True)]
+    found = [one for group, control in known for one in _rows(group, metrics, control)]
+    several = ((pair, own) for group, own in known if len(group) > 1 for pair in group)
+    each = (one for pair, own in several for one in _rows([pair], metrics, own))
+    single = [*islice(each, MOST_PAIRS + 1)]
     caveats = [
         *_lacking(groups),
         *_apart(found),
@@ -402,18 +406,23 @@ def compared_metrics(study: StudyData) -> list[Measure]:
     return [one for one in dict.fromkeys([*leading, *columns]) if one.better]
 
 
+def _controls(group: Sequence[Pair], metrics: Sequence[Measure]) -> dict[str, float]:
+    """By how much another seed changes each metric of a group of pairs."""
+    return {metric.name: error_of_one_draw(group, metric.name) for metric in metrics}
+
+
 def _rows(
-    group: Sequence[Pair], metrics: Sequence[Measure], draws: Sequence[Pair] = ()
+    group: Sequence[Pair], metrics: Sequence[Measure], controls: Mapping[str, float]
 ) -> Iterator[Finding]:
-    """A row for each metric and workload; `draws` tell what another seed changes."""
+    """A row for each metric and workload; `controls` tell what another seed changes."""
     for metric in metrics:
-        control = error_of_one_draw(draws or group, metric.name)
-        found = [(pair, one) for pair in group if (one := pair.compared(metric.name))]
-        works = dict.fromkeys(_work(pair) for pair, _ in found)
-        for work in works:
-            own = [one for one in found if _work(one[0]) == work]
+        works: dict[Any, list[Found]] = defaultdict(list)
+        for pair in group:
+            if one := pair.compared(metric.name):
+                works[_work(pair)].append((pair, one))
+        for work, own in works.items():
             name = in_words({WORK: work}) if len(works) > 1 else ""
-            if row := _row(own, metric, control, name):
+            if row := _row(own, metric, controls[metric.name], name):
                 yield row
 
 

@@ -155,7 +155,7 @@ def compare_runs(runs: Sequence[ReportedRun]) -> tuple[ReportedRun, ...]:
     runs = invalidate_differing(runs)
     extended = iter(add_study_metrics([one for run in runs if (one := run.as_measured)]))
     return tuple(
-        replace(run, label=name, metrics=None if run.metrics is None else next(extended))
+        run.changed(label=name, metrics=None if run.metrics is None else next(extended))
         for run, name in zip(runs, labels(runs), strict=True)
     )
 

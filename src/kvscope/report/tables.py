@@ -95,6 +95,7 @@ def _write_csv(frame: pd.DataFrame, path: Path) -> None:
 
 def comparisons_frame(study: StudyData) -> pd.DataFrame:
     """The `comparisons` table: the main metrics of all pairs that are compared."""
+    metrics = main_columns(study)
     rows = [
         (
             *(pair.base.id, pair.other.id, pair.key, shown.name),
@@ -102,7 +103,7 @@ def comparisons_frame(study: StudyData) -> pd.DataFrame:
             *(one.apart.value, one.apart.low, one.apart.high),
         )
         for pair in pairs(study)
-        for shown in main_columns(study)
+        for shown in metrics
         if (one := pair.compared(shown.name))
     ]
     return pd.DataFrame(rows, columns=tables.COMPARISONS.names)

@@ -1,9 +1,12 @@
 """Validity of a study: complete runs, verdicts of oracles, equal tokens, and what to do next."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+import pandas as pd
 
 from kvscope.base.quantities import plural
 from kvscope.base.time_sources import NOT_MEASURED
@@ -22,13 +25,17 @@ def proofs(runs: Iterable[ReportedRun]) -> list[OutputGroup]:
             run.id: Outputs(
                 run.settings,
                 run.number("preemptions").value > 0,
-                output_hashes(run.records.requests),
+                partial(_output_hashes, run),
                 run.rehearsed,
             )
             for run in runs
             if run.complete and run.settings
         }
     )
+
+
+def _output_hashes(run: ReportedRun) -> "pd.Series[str]":
+    return output_hashes(run.records.requests)
 
 
 def invalidate_differing(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
@@ -42,7 +49,7 @@ def _invalidate(run: ReportedRun, group: OutputGroup) -> ReportedRun:
     names = [*run.reasons, DIFFER]
     detail = f"{group.differing} of {group.requests} requests, in {len(group.names)} experiments"
     metrics = run.metrics.assign(valid=False, reasons=";".join(names))
-    return replace(run, metrics=metrics, doubts=(*run.doubts, f"{DIFFER} ({detail})"))
+    return run.changed(metrics=metrics, doubts=(*run.doubts, f"{DIFFER} ({detail})"))
 
 
 def same_tokens(study: StudyData) -> list[str]:
@@ -94,12 +101,11 @@ def checklist(runs: Sequence[ReportedRun]) -> list[Check]:
     if not found:
         return []
     known: dict[str, Oracle[Any] | Verdict] = {oracle.name: oracle for oracle in every_oracle()}
-    for _, one in found:
+    of: dict[str, list[tuple[ReportedRun, Verdict]]] = defaultdict(list)
+    for run, one in found:
         known.setdefault(one.name, one)
-    return [
-        _check([each for each in found if each[1].name == name], oracle)
-        for name, oracle in known.items()
-    ]
+        of[one.name].append((run, one))
+    return [_check(of[name], oracle) for name, oracle in known.items()]
 
 
 def _check(found: Sequence[tuple[ReportedRun, Verdict]], oracle: Oracle[Any] | Verdict) -> Check:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pandas as pd
+import pyarrow.parquet as pq
 
 from kvscope import tables
 from kvscope.base.errors import BadInput
@@ -178,6 +179,14 @@ class Run(RunData):
             account = self.account(ANALYSED if table in ANALYSIS_TABLES else COLLECTED)
             accounts.require_unchanged(self.tables_directory, account, path.name)
         return tables.read(table, path, columns)
+
+    def has_rows(self, name: str) -> bool:
+        """Whether a table has rows, by its file's footer where it was not read."""
+        path = self.path(tables.TABLES[name])
+        if self.repeat is not None or name in vars(self) or not path.exists():
+            return super().has_rows(name)
+        with tables.reading(path):
+            return bool(pq.read_metadata(path).num_rows)
 
     def _sources(self, table: Table) -> list[str]:
         """The sources that a table names; none of one that is not there.

@@ -142,6 +142,10 @@ class RunData(ABC):
         """All copies of the run, jobs as well, in the columns of `transfers`."""
         return with_jobs(self.transfers, self.jobs)
 
+    def has_rows(self, name: str) -> bool:
+        """Whether a table has rows."""
+        return not getattr(self, name).empty
+
     # ------------------------------------------------------------------ repeats
 
     @property

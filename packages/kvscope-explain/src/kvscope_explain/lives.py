@@ -35,7 +35,7 @@ def explained(study: StudyData) -> tuple[list[ReportedRun], int]:
 def _has_requests(run: ReportedRun) -> bool:
     records = run.records
     return not run.record.imported_from and not any(
-        table.empty for table in (records.steps, records.batch, records.requests)
+        not records.has_rows(name) for name in ("steps", "batch", "requests")
     )
 
 

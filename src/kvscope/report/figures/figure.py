@@ -158,8 +158,13 @@ def first_plots(
     if not others:
         return cells, data, ()
     gone = {cell["data"]["name"] for cell in others} - {cell["data"]["name"] for cell in kept}
-    remark = f"The first {most} of {len(cells)} plots are shown."
-    return kept, {name: frame for name, frame in data.items() if name not in gone}, (remark,)
+    kept_data = {name: frame for name, frame in data.items() if name not in gone}
+    return kept, kept_data, plots_left_out(most, len(cells))
+
+
+def plots_left_out(most: int, count: int) -> tuple[str, ...]:
+    """A remark if not all plots are shown."""
+    return (f"The first {most} of {count} plots are shown.",) if count > most else ()
 
 
 def is_wide(values: Sequence[float], ratio: float = 7.0) -> bool:

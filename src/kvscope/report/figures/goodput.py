@@ -24,14 +24,14 @@ PERCENTILES = (25, 75)  # of TPOT over all requests: the bounds are the next rou
 
 def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """Goodput over the bound on TTFT: for any TPOT, and for two bounds on it."""
-    plots = request_plots(study, axes)
+    plots, note = request_plots(study, axes)
     bounds_s = (math.inf, *_bounds_s([run for named in plots.values() for _, run in named]))
     found = [
         Lines(_table(named, tpot_s), BOUND, GOODPUT, plot, _words(tpot_s))
         for plot, named in plots.items()
         for tpot_s in bounds_s
     ]
-    return lines_drawing(found, {}, columns=COLUMNS) if found else None
+    return lines_drawing(found, {}, columns=COLUMNS, note=note) if found else None
 
 
 def _words(tpot_s: float) -> str:

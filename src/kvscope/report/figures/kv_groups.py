@@ -10,7 +10,7 @@ import pandas as pd
 from kvscope.plan.figures import Axes
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import Drawing, Figure, Spec, colours, constant, number
-from kvscope.report.figures.passes import STEPS, multiples, runs_with_passes
+from kvscope.report.figures.passes import STEPS, multiples, shown_runs
 from kvscope.report.theme import GREY, PALETTE
 from kvscope.tables.kv_kinds import (
     CHUNKED_LOCAL,
@@ -48,7 +48,7 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
 
     None where the KV groups of no model differ.
     """
-    runs = runs_with_passes(study)
+    runs = shown_runs(study)
     if not any(run.steps(run.repeats[0])["group_blocks_used"].notna().any() for run in runs):
         return None
     groups = pd.concat([run.records.kv_groups for run in runs])

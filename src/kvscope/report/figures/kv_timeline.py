@@ -9,7 +9,7 @@ from kvscope.plan.figures import Axes
 from kvscope.report import theme
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import Drawing, Figure, Spec, colours, constant, number, text
-from kvscope.report.figures.passes import STEPS, multiples, runs_with_passes
+from kvscope.report.figures.passes import STEPS, multiples, shown_runs
 from kvscope.tables.kv_use import token_share
 
 MOST_MARKS = 400
@@ -28,7 +28,7 @@ EVENTS = {"preempt": "preempted", "resume": "resumed"}
 
 def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """Blocks and tokens in use over time, an experiment a facet."""
-    runs = runs_with_passes(study)
+    runs = shown_runs(study)
     passes = [run.steps(run.repeats[0]) for run in runs]
     absent = set()
     if not any(steps["host_blocks_total"].any() for steps in passes):

@@ -26,13 +26,14 @@ MEASURES: dict[str, Callable[[Latencies], pd.Series]] = {
 
 def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """For each measure the distributions of all experiments, a line an experiment."""
+    shown, note = request_plots(study, axes)
     plots = [
         Lines(table, measure, SHARE, plot)
-        for plot, runs in request_plots(study, axes).items()
+        for plot, runs in shown.items()
         for measure, of in MEASURES.items()
         if not (table := _table(runs, of)).empty
     ]
-    return lines_drawing(plots, {}, columns=COLUMNS) if plots else None
+    return lines_drawing(plots, {}, columns=COLUMNS, note=note) if plots else None
 
 
 def _table(

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import pandas as pd
 
+from kvscope.base.quantities import plural
 from kvscope.plan.figures import Axes
 from kvscope.report import theme
 from kvscope.report.axes import rows, series
@@ -28,6 +30,7 @@ from kvscope.report.figures.figure import (
 )
 
 MOST_TOGETHER = 6  # lines in a plot; more are hard to distinguish
+MOST_RUNS = 144  # experiments of a figure of requests: drawing takes memory for each line
 COLUMNS = 3  # of plots with one line each
 MOST_PLOTS = 36  # each draws all lines: the size of a figure grows with the square
 HEIGHT, HEIGHT_APART = 200, 110
@@ -55,13 +58,18 @@ class Lines:
 
 def request_plots(
     study: StudyData, axes: Sequence[Axes]
-) -> dict[str, list[tuple[str, ReportedRun]]]:
-    """Experiments by plot, each with its line's name, along the first axes.
+) -> tuple[dict[str, list[tuple[str, ReportedRun]]], str]:
+    """Experiments by plot, each with its line's name, along the first axes; and what is left out.
 
-    Only those in which latencies differ: where one forward pass serves all requests, none do.
+    Only those in which latencies differ: where one forward pass serves all requests, none do. Of
+    these the first MOST_RUNS.
     """
-    row, *_ = rows(study, lambda run: run.latencies.latency_s.nunique() > 1, study.axes_of(axes))
-    return series(row, MOST_TOGETHER)
+    differ = (run.id for run in study.complete if run.latencies.latency_s.nunique() > 1)
+    first = {*islice(differ, MOST_RUNS)}
+    more = next(differ, None) is not None
+    row, *_ = rows(study, lambda run: run.id in first, study.axes_of(axes))
+    note = f"The first {MOST_RUNS} of {plural(len(study.complete), 'experiment')}." if more else ""
+    return series(row, MOST_TOGETHER), note
 
 
 def lines_drawing(

@@ -1,7 +1,7 @@
 """Figures of metrics over experiments: a panel has a title and metrics of one unit."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,7 +34,6 @@ from kvscope.report.figures.figure import (
     View,
     colour_channel,
     colours,
-    first_plots,
     grid,
     has_rings,
     heading,
@@ -42,6 +41,7 @@ from kvscope.report.figures.figure import (
     log_ticks,
     number,
     plot_width,
+    plots_left_out,
     text,
     widen_covered,
 )
@@ -174,11 +174,9 @@ def _view(title: str, shown: Sequence[PlacesOfKey], panels: Sequence[Panel], cou
     width = plot_width(columns, _label_px(shown))
     cells: list[Spec] = []
     data: dict[str, pd.DataFrame] = {}
-    for row, panel, metric, facet in _cells(shown, panels):
-        frame = _frame(row, facet, metric, names)
-        if frame.empty:
-            continue
-        data[f"cell{len(cells)}"] = frame
+    plots = [cell for cell in _cells(shown, panels) if _known_places(cell[0], cell[3], cell[2])]
+    for row, panel, metric, facet in plots[:MOST_PLOTS]:  # each has as much as all places
+        data[f"cell{len(cells)}"] = _frame(row, facet, metric, names)
         values = _values(row, panel.measures if panel.shared else (metric,))
         cells.append(
             {
@@ -190,8 +188,8 @@ def _view(title: str, shown: Sequence[PlacesOfKey], panels: Sequence[Panel], cou
         )
     left = count - len({place.run.id for row in shown for place in row.places})
     note = f"{plural(left, 'more experiment')} not along these axes." if left else ""
-    kept, data, remarks = first_plots(cells, data, MOST_PLOTS)
-    return View(grid(kept, columns, "colour"), data, (title,), note, remarks)
+    remarks = plots_left_out(MOST_PLOTS, len(plots))
+    return View(grid(cells, columns, "colour"), data, (title,), note, remarks)
 
 
 def _cells(
@@ -222,12 +220,19 @@ def _label_px(shown: Sequence[PlacesOfKey]) -> int:
 
 def _frame(row: PlacesOfKey, facet: str, shown: Measure, names: Sequence[str]) -> pd.DataFrame:
     """The values of one metric in one facet, those that are defined; in the unit shown."""
-    known = [p for p in row.of_facet(facet) if not math.isnan(p.run.number(shown.name).value)]
-    found = pd.DataFrame([_point(place, row, shown, names) for place in known])
+    known = _known_places(row, facet, shown)
+    order = {name: number for number, name in enumerate(names)}
+    found = pd.DataFrame([_point(place, row, shown, order) for place in known])
     return widen_covered(found, "x", "value") if row.ordered and known else found
 
 
-def _point(place: Place, row: PlacesOfKey, shown: Measure, names: Sequence[str]) -> dict[str, Any]:
+def _known_places(row: PlacesOfKey, facet: str, shown: Measure) -> list[Place]:
+    return [p for p in row.of_facet(facet) if not math.isnan(p.run.number(shown.name).value)]
+
+
+def _point(
+    place: Place, row: PlacesOfKey, shown: Measure, names: Mapping[str, int]
+) -> dict[str, Any]:
     found = place.run.number(shown.name)
     value = found.value * shown.scale
     low, high = (end * shown.scale for end in found.ends)
@@ -246,11 +251,11 @@ def _point(place: Place, row: PlacesOfKey, shown: Measure, names: Sequence[str])
     }
 
 
-def _aside(place: Place, row: PlacesOfKey, names: Sequence[str]) -> float:
+def _aside(place: Place, row: PlacesOfKey, names: Mapping[str, int]) -> float:
     """x, a little aside, so that the intervals of several colours do not hide each other."""
-    part = names.index(place.colour) / (len(names) - 1) - 0.5 if len(names) > 1 else 0.0
+    part = names[place.colour] / (len(names) - 1) - 0.5 if len(names) > 1 else 0.0
     least, greatest = row.values[0], row.values[-1]
-    if is_wide(row.values):
+    if is_wide((least, greatest)):
         return float(place.x * (greatest / least) ** (ASIDE * part))
     return float(place.x + ASIDE * part * (greatest - least))
 

@@ -100,6 +100,11 @@ def runs_with_passes(study: StudyData) -> list[ReportedRun]:
     return [run for run in study.complete if run.has_passes]
 
 
+def shown_runs(study: StudyData) -> list[ReportedRun]:
+    """The experiments that `multiples` shows."""
+    return runs_with_passes(study)[:MOST]
+
+
 def multiples(
     study: StudyData,
     columns_of: Callable[[ReportedRun, pd.DataFrame], dict[str, Any]],
@@ -111,7 +116,7 @@ def multiples(
     `columns_of` gives what is drawn of the passes, with those of `passes`; `more` gives
     further rows, with their `start_s`.
     """
-    runs = runs_with_passes(study)[:MOST]
+    runs = shown_runs(study)
     if not runs:
         return None
     frames = []

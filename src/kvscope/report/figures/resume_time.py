@@ -7,7 +7,7 @@ import pandas as pd
 
 from kvscope.plan.figures import Axes
 from kvscope.plan.traits import setting_words
-from kvscope.report.axes import Place, PlacesOfKey, rows
+from kvscope.report.axes import PlacesOfKey, rows
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import (
     NUMBER,
@@ -35,19 +35,22 @@ def resumptions(run: ReportedRun) -> pd.DataFrame:
     if not run.has_passes:
         return pd.DataFrame()
     found = run.records.preemptions
-    found = found[found["repeat"].isin(run.records.timed)]
+    found = found[found["repeat"].isin(run.timed)]
     return found[(found["event"] == "resume") & found["cost_s"].notna()]
 
 
 def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """A plot for each facet, a line for each strategy; a point an experiment."""
-    known = {run.id for run in study.complete if len(resumptions(run))}
+    known = {run.id: cost for run in study.complete if (cost := _cost(run))}
     cells: list[Spec] = []
     data: dict[str, pd.DataFrame] = {}
     shown = rows(study, lambda run: run.id in known, study.axes_of(axes)) if known else []
     for row in shown:
         for facet in row.facets:
-            points = pd.DataFrame(map(_point, row.of_facet(facet)))
+            points = pd.DataFrame(
+                {"experiment": place.run.label, "colour": place.colour, **known[place.run.id]}
+                for place in row.of_facet(facet)
+            )
             if points["tokens"].nunique() < LEAST_PLACES:
                 continue
             name = f"cell{len(cells)}"
@@ -71,11 +74,12 @@ def _conditions(row: PlacesOfKey, facet: str) -> str:
     return ", ".join(dict.fromkeys([*words, facet] if facet else words))
 
 
-def _point(place: Place) -> dict[str, Any]:
-    found = resumptions(place.run)
+def _cost(run: ReportedRun) -> dict[str, Any] | None:
+    """Mean tokens and cost of a run's resumptions; None without any."""
+    found = resumptions(run)
+    if found.empty:
+        return None
     return {
-        "experiment": place.run.label,
-        "colour": place.colour,
         "tokens": float(found["tokens"].mean()),
         "cost_ms": 1e3 * float(found["cost_s"].mean()),
         "resumptions": len(found),
