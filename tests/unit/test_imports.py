@@ -22,7 +22,7 @@ VLLMS = re.compile(r"^vllm(\.\w+)+([.:]\w+)*$|^\s*(from|import) vllm\b", re.M)
 @pytest.mark.parametrize(
     "module",
     [
-        *("cli", "plan.grid", "results", "collect.collector", "analyse.experiment"),
+        *("cli.main", "plan.grid", "tables.results", "collect.collector", "metrics.experiment"),
         "report.study",
     ],
 )

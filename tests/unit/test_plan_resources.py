@@ -159,7 +159,7 @@ def test_the_largest_workload_is_planned_without_building_it(tmp_path: Path) -> 
     """In a process that may take 1 GiB: the requests would take more."""
     program = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30));"
-        "from kvscope import cli; sys.exit(cli.main(sys.argv[1:]))"
+        "from kvscope.cli import main as cli; sys.exit(cli.main(sys.argv[1:]))"
     )
     many = ["workload.num_requests=1e6", "workload.prompt_tokens=900", "repeats=1000"]
     command = [sys.executable, "-c", program, "plan", *many, *OF_CONFIG]
