@@ -18,8 +18,8 @@ ORDER = 341
 def job_malformed(run: run_tables.RunTables) -> oracle.Violations:
     """A job of vLLM's offloading copies blocks of K and V, once, in its turn.
 
-    vLLM numbers jobs as it orders them. Only stores have blocks that were loaded since, at most all
-    of them, and a pass that waited for them, which was not before they were ordered.
+    vLLM numbers jobs as it orders them. Only a store has a number of blocks that were loaded
+    later, at most all of them, and a pass that waited for it, not before the pass that ordered it.
     """
     jobs = run.records.jobs.sort_values(["repeat", "job"], ignore_index=True)
     stores = jobs["direction"] == copies.OUT
@@ -44,8 +44,8 @@ def job_malformed(run: run_tables.RunTables) -> oracle.Violations:
 def job_time_wrong(run: run_tables.RunTables) -> oracle.Violations:
     """A job runs after it was ordered, at a possible speed, and in the order of its direction.
 
-    Jobs are numbered without gaps, and ordered while their pass is scheduled, or before it while
-    there was nothing to compute. What a pass begins with has been loaded before.
+    Jobs are numbered without gaps. They are ordered while their pass is scheduled, or before it if
+    there was nothing to compute. Blocks that a request begins with are loaded before its pass.
     """
     rows = run.records.jobs.sort_values(["repeat", "direction", "job"])
     took = rows["end_s"] - rows["start_s"]
@@ -102,9 +102,9 @@ def _ordered_elsewhere(run: run_tables.RunTables) -> oracle.Violations:
 
 
 def load_wait_wrong(run: run_tables.RunTables) -> oracle.Violations:
-    """Requests wait together only for copies: some job ends meanwhile, or in the pass before.
+    """All requests wait at once only for copies: some job ends meanwhile, or in the pass before.
 
-    The host may learn of that with the next pass only.
+    The host may learn of the end only with the next pass.
     """
     steps, ended = run.steps, np.zeros(len(run.steps), np.int64)
     waited_s = steps["load_wait_s"].astype(float).fillna(0).to_numpy()

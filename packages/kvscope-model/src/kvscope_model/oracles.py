@@ -37,7 +37,7 @@ def cost_of(run: run_tables.RunTables) -> OverflowCost:
 
 
 def modeled_kernel_wrong(run: run_tables.RunTables) -> oracle.Violations:
-    """The kernels of a modeled layer begin and end where the cost model has them in the layer."""
+    """The kernels of a modeled layer begin and end at the times that the cost model gives."""
     passes, begins_ns = cost_of(run).passes, _layers_ns(run)
     wrong, first = 0, ""
     for flush in read_flushes(run.records.directory / runfile.KERNEL_EVENTS):
@@ -73,10 +73,11 @@ def _layers_ns(run: run_tables.RunTables) -> dict[tuple[int, int, int], int]:
 
 
 def modeled_time_wrong(run: run_tables.RunTables) -> oracle.Violations:
-    """The times of a modeled run are what the cost model gives for its settings and its batches.
+    """The times of a modeled run equal those that the cost model gives for its settings and
+    batches.
 
-    These are the times of passes, of copies and what is rebuilt or saved, of traced layers, and of
-    the host between passes. A request that arrives when nothing runs begins a pass at once.
+    These are the times of passes, copies, rebuilds, saves and traced layers, and of the host
+    between passes. A request that arrives when no request runs begins a pass at once.
     """
     cost = cost_of(run)
     found = [virtual.repeats_apart(run, cost.hardware.between_passes_s)]

@@ -20,9 +20,9 @@ PRECISION = 1e-9
 
 
 def added_differ(run: RunTables) -> Violations:
-    """Columns of other packages' tables are what their package works out of what is told.
+    """Columns of other packages' tables have the values that their package computes for them.
 
-    Witnessed ones as they follow from the run, derived ones from the other columns of their table.
+    Witnessed columns follow from the run, derived columns from the other columns of their table.
     """
     names = judged_names(run.records)
     found = [words for name in names for words in _differing(run.records, name)]

@@ -15,9 +15,9 @@ from kvscope.tables.phases import MIXED
 def batching_wrong(run: RunTables) -> Violations:
     """Passes are filled as the batching policy declares (`cuts_prompts`, `mixes_phases`).
 
-    A prompt is computed whole, or cut where the rest exceeds what the pass may compute, or
-    anywhere; a pass does both prefill and decode, or never. What was scheduled of a ranked victim
-    before it was preempted counts.
+    A prompt is computed whole, or cut where the rest exceeds the pass's limit, or cut anywhere; a
+    pass may mix prefill and decode, or must not. Tokens that were scheduled for a ranked victim
+    before its preemption count.
     """
     policy, steps, most = policy_of(run), run.steps, most_tokens(run)
     cut = run.batch["sampled_tokens"] == 0

@@ -37,8 +37,8 @@ def capacity_exceeded(run: RunTables) -> Violations:
 
 
 def context_bytes_wrong(run: RunTables) -> Violations:
-    """The bytes in use are those of K and V in some blocks, of activations in others, and of ids,
-    which take none.
+    """The bytes in use are those of K and V in some blocks and of activations in others; ids take
+    no bytes.
     """
     sizes = (int(run.engine.block_bytes or 0), run.engine.input_block_bytes)
     most = run.steps["kv_blocks_used"].astype("int64") * max(sizes)

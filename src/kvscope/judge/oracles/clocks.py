@@ -19,10 +19,10 @@ OTHERS = ("cpu_s", "thread_cpu_s", "apart_s", "copy_cpu_s")
 
 
 def clocks_differ(run: RunTables) -> Violations:
-    """A repeat takes as long by a clock that nothing adjusts, and has the CPU time for it.
+    """A repeat takes as long by an unadjusted clock, and its CPU time fits its duration.
 
-    No thread has more CPU time than passed, and no process more than all cores. The clocks were
-    read together, within `apart_s`.
+    No thread has more CPU time than the time that passed, and no process more than all cores. The
+    clocks were read together, within `apart_s`.
     """
     repeats = repeats_of(run)
     unread = [name for name in OTHERS if name not in repeats or repeats[name].isna().any()]
@@ -44,7 +44,7 @@ def clocks_differ(run: RunTables) -> Violations:
 
 
 def copy_cpu_wrong(run: RunTables) -> Violations:
-    """All copies of a repeat, with what is rebuilt and saved, take at least their CPU time.
+    """All copies, rebuilds and saves of a repeat take at least their CPU time.
 
     The thread that copies has CPU time only while the copy goes on. It may wait as well.
     """
@@ -69,7 +69,7 @@ def repeats_of(run: RunTables) -> pd.DataFrame:
 
 
 def timings_differ(run: RunTables) -> Violations:
-    """The repeats lie in the time after the warm-up that they and the whole run took.
+    """The repeats begin after the warm-up, and fit the recorded times of the parts and of the run.
 
     The measured process timed the parts of the run, its campaign the whole.
     """

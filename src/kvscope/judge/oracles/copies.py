@@ -45,9 +45,9 @@ def copy_outside_pass(run: RunTables) -> Violations:
 def copy_time_wrong(run: RunTables) -> Violations:
     """The two timings of a copy agree, and imply no impossible bandwidth.
 
-    They may differ by what the engine waited for a CPU between their readings. Where copies are
-    asynchronous, as on a GPU, only the bandwidth is checked: the pass times the launch, not the
-    copy. Of activations, and of them alone, it is known how long they took to rebuild.
+    They may differ by the time for which the engine waited for a CPU between their readings. Where
+    copies are asynchronous, as on a GPU, only the bandwidth is checked: the pass times the launch,
+    not the copy. Copies of activations, and only these, have a time for rebuilding.
     """
     rows = _in_order(run)
     seen = rows["end_s"] - rows["start_s"]
@@ -74,8 +74,8 @@ def copy_time_wrong(run: RunTables) -> Violations:
 def copy_rate_wrong(run: RunTables) -> Violations:
     """The fastest copy of a kind is at most three times as fast as the fastest of the warm-up.
 
-    The warm-up serves the same requests. Copies that the host waits for are slow where it lacks a
-    CPU, and have their CPU time instead. Kinds with fewer than five copies are not compared.
+    The warm-up serves the same requests. Copies that the host waits for are slow if it lacks a
+    CPU; their CPU time is used instead. Kinds with fewer than five copies are not compared.
     """
     warm = run.record.warmup.copies
     wrong = [
@@ -90,8 +90,8 @@ def copy_rate_wrong(run: RunTables) -> Violations:
 def saves_wrong(run: RunTables) -> Violations:
     """Activations are saved at a possible bandwidth, one copy after another, around their pass.
 
-    They are copied from the start of their pass until that of the next but one. Where the host
-    waits for them, they take no longer than the pass.
+    They are copied between the start of their pass and the start of the next pass but one. Where
+    the host waits for them, they take no longer than the pass.
     """
     if run.records.saved.empty:
         return NONE

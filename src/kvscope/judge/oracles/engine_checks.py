@@ -12,7 +12,7 @@ WIDEST = 0.03
 
 
 def attention_differs(record: RunRecord) -> Violations | None:
-    """Attention computes what its definition says; sampled in warm-up, for every layer and head."""
+    """Attention's outputs equal its definition; sampled in warm-up, for every layer and head."""
     found = record.engine.reference_checks
     error, most = found.largest_error, found.tolerance
     if not found.differing and not 0 <= error <= min(most, WIDEST):

@@ -37,12 +37,10 @@ STRIDES = ("step_stride", "layer_stride", "head_stride")
 
 
 def origin_wrong(record: RunRecord) -> Violations:
-    """A run has an experiment.yaml, unless run.json names the files, or the server, that it is of.
+    """A run has an experiment.yaml, unless run.json names the files or the server of its origin.
 
-    It lists the evidence that such a run has.
-
-    An imported run has times of `published` source, a known kind, the id of its files, and nothing
-    that only a measurement has.
+    run.json lists the evidence that such a run has. An imported run has times of `published`
+    source, a known kind and the id of its files, but no entry that only a measurement has.
     """
     return differing(_of_import(record) if record.imported_from else _of_own_run(record))
 
@@ -72,9 +70,10 @@ def _of_import(record: RunRecord) -> Iterator[Pair]:
 
 
 def facts_differ(run: RunTables) -> Violations:
-    """run.json has the device, repeats, tracing, profiler and warm-up that the settings lead to.
+    """run.json has the device, repeats, tracing, profiler and warm-up that follow from the
+    settings.
 
-    What is known of a device, such as the source of its times, is declared by the device's class.
+    The device's class declares its properties, such as the source of its times.
     """
 
     of_plan = (_of_device, _of_memory, _of_jobs, _of_tracing, _of_profiler)

@@ -15,8 +15,8 @@ from kvscope.tables.oracle import Violations
 def groups_wrong(run: RunTables) -> Violations:
     """The KV groups are numbered from 0, and their blocks have room for their contents.
 
-    Every layer has the same padded size, and some group fills a block of the cache, whose size
-    run.json has. A window belongs to attention that is limited to one.
+    Every layer has the same padded size, and some group fills a block of the cache, whose size is
+    in run.json. Only groups of windowed or chunked attention have a window.
     """
     rows, fullest = run.records.kv_groups, run.records.kv_groups["padded_bytes"].max()
     limited = rows["kind"].map(lambda kind: bool(kind_of(kind).window)).astype(bool)
@@ -40,7 +40,7 @@ def groups_wrong(run: RunTables) -> Violations:
 def groups_differ(run: RunTables) -> Violations:
     """The KV groups are those that the settings give for the model's layers.
 
-    The block of a state is for all tokens of the longest request.
+    A block of a state covers all tokens of the longest request.
     """
     asked = experiment_of(run.records)
     longest = asked.engine.max_model_len

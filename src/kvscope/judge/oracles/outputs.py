@@ -13,7 +13,8 @@ from kvscope.tables.oracle import NONE, Violations
 def outputs_differ(run: RunTables) -> Violations:
     """A request has the same output tokens in every repeat that served it.
 
-    Where the workload's tokens came out, so are those that the model would have given.
+    If the workload gives the output tokens, the tokens that the model would have chosen are the
+    same, too.
     """
     served = run.records.served
     wrong = np.zeros(len(served), bool)

@@ -17,11 +17,11 @@ PREDICTED = ["tokens", "policy", "refused", "predicted_s"]
 
 
 def prediction_wrong(run: RunTables) -> Violations | None:
-    """What a policy predicts for a victim is what the settings give for its tokens and the action.
+    """A policy's prediction for a victim follows from the settings, its tokens and the action.
 
-    Of a refused victim, it is what they give for some action that was refused, so not for
-    recomputing. They give it for some number of requests that run beside the victim or resume with
-    it. Policies that predict nothing, or from more than the settings, are not checked.
+    For a refused victim, the prediction is for some refused action, which is not recomputing. It
+    is for some number of requests that run beside the victim or resume with it. Policies that
+    predict nothing, or that predict from more than the settings, are not checked.
     """
     if policy_of(run).predictions_s is Overflow.predictions_s:
         return None
@@ -46,7 +46,7 @@ def prediction_wrong(run: RunTables) -> Violations | None:
 
 
 def preemption_misplaced(run: RunTables) -> Violations:
-    """A request is preempted while its pass is scheduled, or before it where requests wait."""
+    """A request is preempted while its pass is scheduled, or before it while requests wait."""
     found, steps = run.victims, run.steps
     at, time_s = run.pass_of(found), found["time_s"].to_numpy()
     early = time_s < steps["before_s"].to_numpy()[at] - TOLERANCE_S

@@ -21,10 +21,10 @@ def is_profiled(run: RunTables) -> bool:
 
 
 def ranges_differ(run: RunTables) -> Violations | None:
-    """The forward part of a pass is as long as its range in the profiler's export, by its clock.
+    """The forward part of a pass is as long as its range in the profiler's export.
 
-    So are the times from pass to pass. Medians are compared, as a thread may lose its CPU between
-    the two readings of an instant.
+    The time from pass to pass also equals that of the ranges. The profiler has its own clock.
+    Medians are compared, because a thread may lose its CPU between two readings.
     """
     ranges = forward_passes(run.records.directory / NSYS_EXPORT)
     pairs = run.steps.merge(ranges, on=OF_PASS)

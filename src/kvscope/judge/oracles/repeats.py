@@ -23,8 +23,8 @@ def repeats_differ(run: RunTables) -> Violations | None:
     """The repeats in the tables are those of run.json, in sequence, and as long as stated there.
 
     run.json has the clock readings around each repeat, independent of the times of its passes. A
-    repeat may end later by as much as it waited for a CPU. No two repeats have identical pass
-    durations.
+    repeat may end later by the time for which it waited for a CPU. No two repeats have identical
+    pass durations.
     """
     if not run.record.states("clock"):
         return None

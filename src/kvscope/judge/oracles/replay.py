@@ -11,11 +11,11 @@ from kvscope.tables.run_view import RunView
 
 
 def differs_from_replay(run: RunTables) -> Violations:
-    """Every cell that follows from what was decided is what a replay of the decisions gives.
+    """Every cell that follows from the scheduler's decisions equals that of a replay of them.
 
-    It is told which requests a pass computed and how many tokens of them, who was preempted or
-    aborted, what vLLM's offloading ordered, and the times. It has a KV cache, a prefix cache and a
-    host pool of its own. The columns are those that the run has evidence of.
+    The replay takes from the run which requests a pass computed and how many tokens of each, which
+    were preempted or aborted, the orders of vLLM's offloading, and the times. It has a KV cache, a
+    prefix cache and a host pool of its own. Columns without evidence in the run are not checked.
     """
     found = comparison_of(run)
     return Violations(found.count, found.words)

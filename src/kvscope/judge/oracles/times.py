@@ -37,9 +37,9 @@ def passes_overlap(run: RunTables) -> Violations:
 
 
 def passes_apart(run: RunTables) -> Violations:
-    """While requests are unfinished, little time passes between the passes of a repeat.
+    """While requests are unfinished, the time between the passes of a repeat is short.
 
-    But for the time for which the engine did not run.
+    The time for which the engine did not run is allowed.
     """
     steps = run.steps
     left = run.count_arrived("before_s") > run.count_ended
@@ -57,7 +57,7 @@ def passes_apart(run: RunTables) -> Violations:
 
 
 def stalled_wrong(run: RunTables) -> Violations:
-    """`stalled` is what the rule for stalls gives for a pass's duration and shape class."""
+    """`stalled` follows from a pass's duration and shape class by the rule for stalls."""
     steps = run.records.steps
     return bad_rows(
         steps,
@@ -102,7 +102,8 @@ def layers_outside_pass(run: RunTables) -> Violations:
 def given_up_wrong(run: RunTables) -> Violations | None:
     """A request is aborted between two passes, at the first end of a pass after its timeout.
 
-    The timeout counts from the arrival. It is checked after each pass that begins after that.
+    The timeout counts from the arrival. It is checked after each pass that begins after the
+    arrival.
     """
     timeout_s = run.section("workload").get("timeout_s")
     gone = run.records.aborted

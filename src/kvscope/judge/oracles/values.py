@@ -25,11 +25,11 @@ def rows_wrong(run: RunTables) -> Violations:
 
     No two rows have the same key. A column that must not be null has a finite value in every row;
     one whose evidence the run lacks has a value in every row or in none, unless it is told. No
-    time, duration, size or count is negative, and a request of a pass has a token; a text is one of
-    those that its column may have. Every row names a request of the workload and a recorded pass;
-    passes are numbered from 0, and every repeat has every request. A request arrives by itself,
-    after others of the workload, or before a pass. Without all passes, only whether values are
-    missing is known.
+    time, duration, size or count is negative, and a request of a pass has a token; a text is one
+    of those that its column may have. Every row names a request of the workload and a recorded
+    pass; passes are numbered from 0, and every repeat has every request. A request arrives at a
+    time, after other requests of the workload, or before a pass. If passes are missing, only
+    missing values are checked.
     """
     if not run.evidence.issuperset((PASSES, CLOCK)):
         return _missing(run)

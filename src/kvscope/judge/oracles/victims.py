@@ -65,10 +65,11 @@ def is_ranked(run: RunTables) -> bool:
 
 
 def victim_wrong(run: RunTables) -> Violations:
-    """Each victim is the one of the running requests that `overflow.victim` says.
+    """Each victim is the running request that `overflow.victim` selects.
 
-    It is judged by what each had computed when the pass was scheduled. Of equal ones it is the one
-    that arrived last; with `last`, any that was admitted in the same pass.
+    The choice is recomputed from the tokens that each request had computed when the pass was
+    scheduled. Of equal requests, the one that arrived last is the victim; with `last`, any that
+    was admitted in the same pass.
     """
     whom = str(chosen_by(run))
     rank, wrong = _rank(run, whom), []

@@ -35,7 +35,7 @@ def is_dry(run: RunTables) -> bool:
 def dry_time_wrong(run: RunTables) -> Violations:
     """A pass takes `device.pass_s`, and its copies, one after another, `device.copy_s` a block.
 
-    It begins when the pass before it has ended, or when a request arrives where none is there.
+    It begins when the previous pass has ended or, if no request is left, when a request arrives.
     """
     device = experiment_of(run.records).device
     assert isinstance(device, Dry)
@@ -94,9 +94,9 @@ def _copying_s(steps: pd.DataFrame, copies: pd.DataFrame, each_s: Floats) -> tup
 
 
 def modeled_output_wrong(run: RunTables) -> Violations:
-    """A modeled request has one and the same token as often as it sampled one.
+    """All output tokens of a modeled request are equal, and there are as many as it sampled.
 
-    But for one whose tokens the workload has, which `conversations` judges.
+    Requests whose output tokens the workload gives are checked by `known_output_differs` instead.
     """
     workload = run.records.workload
     known = workload.loc[workload["output_token_ids"].notna(), "request_id"]

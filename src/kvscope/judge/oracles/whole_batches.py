@@ -24,15 +24,15 @@ def predicts_batches(run: RunTables) -> bool:
 def modeled_batch_wrong(run: RunTables) -> Violations:
     """The passes of a modeled batch are those that the device gives for its requests' lengths.
 
-    A batch has the requests that have arrived when the one before has ended.
+    A batch has the requests that have arrived when the previous batch has ended.
     """
     return combine(*(_batches_differ(run, repeat) for repeat in run.repeats.values()))
 
 
 def modeled_facts_wrong(run: RunTables) -> Violations:
-    """What run.json says of a modeled batch is what its device says of the warm-up's first batch.
+    """run.json has the values that the device gives for the first batch of the warm-up.
 
-    Those are the predictions of its cost model.
+    These are the predictions of the device's cost model.
     """
     experiment, requests = experiment_of(run.records), run.records.workload
     first = requests["arrival_s"] <= requests["arrival_s"].min() + NANOSECONDS

@@ -35,9 +35,8 @@ def has_all_settings(run: RunTables) -> bool:
 def workload_differs(run: RunTables) -> Violations | None:
     """The requests are those that the settings and the seed give: arrivals, prompts and outputs.
 
-    And what each follows, and the tokens that must come out.
-
-    Not applicable where the workload's file is not here.
+    This includes the requests that each follows, and output tokens that the workload gives. Not
+    applicable if the workload's file is not on this machine.
     """
     try:
         due = to_frame(build(experiment_of(run.records)))
@@ -69,7 +68,8 @@ def has_known_outputs(run: RunTables) -> bool:
 
 
 def turn_misplaced(run: RunTables) -> Violations:
-    """A request that follows others comes when the last of them has finished and it has thought."""
+    """A request that follows others arrives when the last of them has finished and its think time
+    is over."""
     workload, requests = run.records.workload, run.records.requests
     followers = workload[workload["after"].notna()]
     columns = (followers[name] for name in ("request_id", "after", "think_s"))
@@ -105,10 +105,10 @@ def comes_before_passes(run: RunTables) -> bool:
 
 
 def arrival_pass_wrong(run: RunTables) -> Violations:
-    """A request comes after as many passes as the workload says, and is aborted after as many.
+    """A request arrives, and is aborted, after the number of passes that the workload says.
 
-    Where no request was left, the passes until the next one comes are skipped. One that has ended
-    with its last token has done so before it was to be aborted.
+    If no request was left, the passes until the next arrival are skipped. A request that ended
+    with its last token did so before it was to be aborted.
     """
     due = run.records.workload.set_index("request_id")[[*OF_WORKLOAD]].astype(float)
     found = run.records.requests.join(due, on="request_id")

@@ -105,7 +105,8 @@ def heads_missing(counts: FlushCounts) -> oracle.Violations:
 def tokens_misread(counts: FlushCounts) -> oracle.Violations:
     """A read starts at the first token of its block and ends at the end of the block or of a tile.
 
-    The tokens that all tiles read of a block add up to what the ends of the tiles demand.
+    The tokens of a block that all tiles read add up to the number that follows from the tiles'
+    ends.
     """
     flush, demand, reads = counts.flush, counts.demand, counts.reads
     full = np.append(demand.end // flush.block_size, 0)[reads.first(flush.row_or_last)]
@@ -238,9 +239,8 @@ def layer_unknown(counts: FlushCounts) -> oracle.Violations:
 
 
 def flush_incomplete(counts: FlushCounts) -> oracle.Violations:
-    """A flush of kvscope's has block tables, and on a CPU its kernels have their times.
-
-    Its blocks and tiles have as many tokens as run.json says.
+    """A flush of kvscope has block tables, and on a CPU the times of its kernels. Its blocks and
+    tiles have as many tokens as run.json says.
     """
     flush, due = counts.flush, counts.run.sizes
     wrong = []

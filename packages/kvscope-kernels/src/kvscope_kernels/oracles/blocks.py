@@ -44,8 +44,8 @@ def block_outside_cache(counts: FlushCounts) -> oracle.Violations:
 def block_owned_twice(counts: FlushCounts) -> oracle.Violations:
     """No block of a pass is in the block tables of two requests, or twice in one.
 
-    Requests that found the block in the prefix cache share it with the one that computed it, at the
-    same position. Imported runs, which may share blocks, are not checked.
+    Requests that found the block in the prefix cache share it with the request that computed it,
+    at the same position. Imported runs, which may share blocks, are not checked.
     """
     flush, table = counts.flush, counts.flush.block_table or []
     if np.diff(np.sort(flush.table_blocks)).all():  # no block twice
