@@ -21,7 +21,7 @@ CLOCK_MONOTONIC = 1  # what perf_counter_ns reads on Linux
 
 
 def has_steady_counter(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether the cycle counter is a clock: x86, and steady over cores and power states."""
+    """True if the cycle counter is a clock: x86, and steady over cores and power states."""
     flags = processor(cpuinfo).get("flags", "").split()
     return platform.machine() in ("x86_64", "AMD64") and {"constant_tsc", "nonstop_tsc"} <= {*flags}
 
