@@ -78,9 +78,9 @@ class Calibration:
     def lines(self) -> list[str]:
         """The numbers with their intervals, and the errors, as text."""
         lines = [f"{'number':26} {'value':>11}   95 % of the bootstrap"]
-        found = intervals(self.fit.values, self.samples)
+        estimates = intervals(self.fit.values, self.samples)
         for name, value in self.fit.values.items():
-            low, high = found[name]
+            low, high = estimates[name]
             lines.append(f"{name:26} {value:11.4g}   {low:.4g} to {high:.4g}")
         lines += ["", f"{'observations':58} {'n':>4} {'median':>7} {'largest':>8} {'left out':>9}"]
         for group, errors in self.errors.items():
@@ -107,11 +107,11 @@ def calibrate(
     samples: int = BOOTSTRAP_SAMPLES,
 ) -> Calibration:
     """Fit the parameters, with their intervals and errors."""
-    found = fit(observations, parameters, hardware)
+    model_fit = fit(observations, parameters, hardware)
     return Calibration(
-        found,
+        model_fit,
         bootstrap(observations, parameters, hardware, samples),
-        found.errors(observations),
+        model_fit.errors(observations),
         leave_one_out(observations, parameters, hardware),
     )
 
@@ -136,13 +136,13 @@ class PublishedTimes:
 
 def published_times() -> PublishedTimes:
     """Those that are installed; BadInput unless one package registers some."""
-    found = plugins.names(GROUP)
-    if len(found) != 1:
+    names = plugins.names(GROUP)
+    if len(names) != 1:
         raise BadInput(
             "calibrate --published: published times come with one installed package, which "
-            f"registers them as {GROUP}; there are {', '.join(found) or 'none'}"
+            f"registers them as {GROUP}; there are {', '.join(names) or 'none'}"
         )
-    return plugins.load(GROUP, found[0], PublishedTimes)
+    return plugins.load(GROUP, names[0], PublishedTimes)
 
 
 def calibrate_runs(directories: Sequence[Path], samples: int = BOOTSTRAP_SAMPLES) -> Calibration:

@@ -1,4 +1,4 @@
-"""Least squares over observed times, with bootstrap intervals and errors of what is left out."""
+"""Least squares over observed times, with bootstrap intervals and leave-one-out errors."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Observation:
-    """One time, what the model says of it, and the group that it belongs to.
+    """Observed time, with the model's prediction and the group that it belongs to.
 
     Each group, `RUN:PART` or a figure, weighs the same, however many observations it has.
     """
@@ -55,12 +55,12 @@ class Fit:
     hardware: Hardware
 
     def errors(self, observations: Sequence[Observation]) -> dict[str, list[float]]:
-        """By group, predicted over observed seconds less 1."""
-        found: dict[str, list[float]] = {}
-        for one in observations:
-            error = one.predict(self.hardware, self.values) / one.seconds - 1
-            found.setdefault(one.group, []).append(error)
-        return found
+        """Predicted over observed seconds less 1, by group."""
+        errors: dict[str, list[float]] = {}
+        for observation in observations:
+            error = observation.predict(self.hardware, self.values) / observation.seconds - 1
+            errors.setdefault(observation.group, []).append(error)
+        return errors
 
 
 def fit(
@@ -72,17 +72,20 @@ def fit(
     """
     low, high = (np.array([getattr(p, name) for p in parameters]) for name in ("low", "high"))
     start = np.array([p.start for p in parameters])
-    counts = {one.group: 0 for one in observations}
-    for one in observations:
-        counts[one.group] += 1
-    weights = np.array([counts[one.group] ** -0.5 for one in observations])
+    counts = {observation.group: 0 for observation in observations}
+    for observation in observations:
+        counts[observation.group] += 1
+    weights = np.array([counts[observation.group] ** -0.5 for observation in observations])
 
     begun = np.clip(np.log(start / low) / np.log(high / low), 1e-3, 1 - 1e-3)
 
     def residuals(unit: Floats) -> Floats:
-        found = _of(parameters, low * (high / low) ** unit, hardware)
-        predicted = [one.predict(found.hardware, found.values) for one in observations]
-        observed = [one.seconds for one in observations]
+        candidate = _of(parameters, low * (high / low) ** unit, hardware)
+        predicted = [
+            observation.predict(candidate.hardware, candidate.values)
+            for observation in observations
+        ]
+        observed = [observation.seconds for observation in observations]
         off = weights * np.log(np.array(predicted) / np.array(observed))
         return np.concatenate([off, PULL * (unit - begun)])
 
@@ -100,8 +103,8 @@ def fit(
 
 def _of(parameters: Sequence[Parameter], numbers: Floats, hardware: Hardware) -> Fit:
     values = {p.name: float(value) for p, value in zip(parameters, numbers, strict=True)}
-    own = {name: value for name, value in values.items() if name in Hardware.model_fields}
-    return Fit(values, hardware.model_copy(update=own))
+    of_hardware = {name: value for name, value in values.items() if name in Hardware.model_fields}
+    return Fit(values, hardware.model_copy(update=of_hardware))
 
 
 def bootstrap(
@@ -116,17 +119,17 @@ def bootstrap(
     """
     generator = np.random.default_rng(SEED)
     groups: dict[str, list[Observation]] = {}
-    for one in observations:
-        groups.setdefault(one.group, []).append(one)
-    found = []
+    for observation in observations:
+        groups.setdefault(observation.group, []).append(observation)
+    fitted = []
     for _ in range(samples):
         drawn = [
-            own[index]
-            for own in groups.values()
-            for index in generator.integers(len(own), size=len(own))
+            group[index]
+            for group in groups.values()
+            for index in generator.integers(len(group), size=len(group))
         ]
-        found.append(fit(drawn, parameters, hardware).values)
-    return found
+        fitted.append(fit(drawn, parameters, hardware).values)
+    return fitted
 
 
 def intervals(
@@ -134,7 +137,7 @@ def intervals(
 ) -> dict[str, tuple[float, float]]:
     """Interval of 95 % of the samples of each parameter, with its value in it."""
     return {
-        name: bootstrap_interval(value, [one[name] for one in samples])
+        name: bootstrap_interval(value, [sample[name] for sample in samples])
         for name, value in values.items()
     }
 
@@ -149,12 +152,14 @@ def leave_one_out(
     """
     needs = _needs(observations, parameters, hardware)
     errors: dict[str, list[float] | None] = {}
-    for run in dict.fromkeys(one.run for one in observations):
-        others = [one for one in observations if one.run != run]
-        own = [one for one in observations if one.run == run]
-        told = {name for one in others for name in needs[one.group]}
-        for group, found in fit(others, parameters, hardware).errors(own).items() if others else ():
-            errors[group] = found if needs[group] <= told else None
+    for run in dict.fromkeys(observation.run for observation in observations):
+        others = [observation for observation in observations if observation.run != run]
+        left_out = [observation for observation in observations if observation.run == run]
+        told = {name for observation in others for name in needs[observation.group]}
+        for group, of_group in (
+            fit(others, parameters, hardware).errors(left_out).items() if others else ()
+        ):
+            errors[group] = of_group if needs[group] <= told else None
     return errors
 
 
@@ -164,19 +169,24 @@ def _needs(
     """Numbers of the hardware that the times of each group depend on."""
 
     def predicted(numbers: Floats) -> list[float]:
-        found = _of(parameters, numbers, hardware)
-        return [one.predict(found.hardware, found.values) for one in observations]
+        candidate = _of(parameters, numbers, hardware)
+        return [
+            observation.predict(candidate.hardware, candidate.values)
+            for observation in observations
+        ]
 
     start = np.array([p.start for p in parameters])
     usual = predicted(start)
-    needs: dict[str, set[str]] = {one.group: set() for one in observations}
+    needs: dict[str, set[str]] = {observation.group: set() for observation in observations}
     for place, parameter in enumerate(parameters):
         if parameter.name not in Hardware.model_fields:
             continue
         for end in (parameter.low, parameter.high):
             numbers = start.copy()
             numbers[place] = end
-            for one, before, after in zip(observations, usual, predicted(numbers), strict=True):
+            for observation, before, after in zip(
+                observations, usual, predicted(numbers), strict=True
+            ):
                 if before != after:
-                    needs[one.group].add(parameter.name)
+                    needs[observation.group].add(parameter.name)
     return needs

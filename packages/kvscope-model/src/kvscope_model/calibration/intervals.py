@@ -26,10 +26,10 @@ def modeled_intervals(
     """
     experiment = planned.experiment_of(records)
     fits = experiment.device.fits if isinstance(experiment.device, Modeled) else ()
-    known = experiment.workload.arrival == ALL_AT_ONCE and not records.has_followers
-    known &= all(map(_has_cost, records.preemptions["policy"].dropna().unique()))
-    known &= records.jobs.empty
-    if not fits or not known:
+    modeled = experiment.workload.arrival == ALL_AT_ONCE and not records.has_followers
+    modeled &= all(map(_has_cost, records.preemptions["policy"].dropna().unique()))
+    modeled &= records.jobs.empty
+    if not fits or not modeled:
         return {}
     repeat = next(records.repeats())
     recosting = Recosting(repeat, experiment)
@@ -37,14 +37,14 @@ def modeled_intervals(
         m: value for m, value in values.items() if m.modeled_interval and not math.isnan(value)
     }
     changing = [m for m, value in timed.items() if value]
-    found = [[m.of(one) for m in changing] for one in map(recosting.records, fits)]
+    recosted = [[m.of(fitted) for m in changing] for fitted in map(recosting.records, fits)]
     never = {m.name: (0.0, 0.0) for m in timed}
     return never | {
         m.name: bootstrap_interval(values[m], samples)
-        for m, samples in zip(changing, zip(*found, strict=True), strict=True)
+        for m, samples in zip(changing, zip(*recosted, strict=True), strict=True)
     }
 
 
 def _has_cost(name: str) -> bool:
-    """Whether the model has the cost of an action."""
+    """True if the model has the cost of an action."""
     return name == actions.RECOMPUTE.name or actions.action(name).needs_pool

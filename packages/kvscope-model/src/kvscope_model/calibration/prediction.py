@@ -92,7 +92,7 @@ class Prediction(runschema.Record):
 
     @property
     def speed(self) -> float | None:
-        """How fast the machine did the reference work, over its speed around the fitted runs."""
+        """Speed of the machine at the reference work, relative to that around the fitted runs."""
         return self.model.work_s / self.work_s if self.model.work_s and self.work_s else None
 
 
@@ -112,9 +112,10 @@ def write_prediction(
             "fitted": sha256 in model.runs,
             **_errors(passes),
             "phases": {
-                phase: _errors(own) | {"left_out": left_out.get(phase), "points": _points(own)}
+                phase: _errors(of_phase)
+                | {"left_out": left_out.get(phase), "points": _points(of_phase)}
                 for phase in phases.PASS_PHASES
-                if len(own := passes[passes["phase"] == phase])
+                if len(of_phase := passes[passes["phase"] == phase])
             },
             "model": model,
             "work_s": reference_work_s([run]),
@@ -127,8 +128,8 @@ def write_prediction(
 def reference_work_s(runs: Iterable[Path]) -> float | None:
     """Median of what the reference work took around the repeats of some runs; None if unknown."""
     repeats = (repeat for run in runs for repeat in runfile.read_record(run).disturbance)
-    found = [repeat.work_s for repeat in repeats if repeat.work_s]
-    return median(found) if found else None
+    work_s = [repeat.work_s for repeat in repeats if repeat.work_s]
+    return median(work_s) if work_s else None
 
 
 def _errors(passes: pd.DataFrame) -> dict[str, Any]:
@@ -148,7 +149,7 @@ def _points(passes: pd.DataFrame) -> list[tuple[float, float]]:
 
 
 def read_prediction(run: Path) -> Prediction | None:
-    """The prediction of a run's passes; None if there is none.
+    """Prediction of a run's passes; None if there is none.
 
     BadInput if the file is damaged; BadInput if the run, or one that the model was fitted to and
     that lies beside it, was measured again since.
@@ -158,15 +159,17 @@ def read_prediction(run: Path) -> Prediction | None:
         return None
     remedy = "make it again with `kvscope calibrate`"
     try:
-        found = Prediction.model_validate(files.read_json(path))
+        prediction = Prediction.model_validate(files.read_json(path))
     except ValidationError as error:
         raise BadInput(f"{path}: {reading.damage(error)}; {remedy}") from None
-    of = {**found.model.runs, found.run_sha256: run.resolve().name}
-    for name in dict.fromkeys(of.values()):
+    run_of_sha256 = {**prediction.model.runs, prediction.run_sha256: run.resolve().name}
+    for name in dict.fromkeys(run_of_sha256.values()):
         measured = run.resolve().parent / name
-        if (measured / runfile.RUN_FILE).is_file() and runfile.run_sha256(measured) not in of:
+        if (measured / runfile.RUN_FILE).is_file() and runfile.run_sha256(
+            measured
+        ) not in run_of_sha256:
             raise BadInput(
                 f"{path} was made from another measurement than "
                 f"{measured / runfile.RUN_FILE} holds now; {remedy}"
             )
-    return found
+    return prediction

@@ -64,10 +64,10 @@ def calibrate(given: argparse.Namespace) -> int:
         raise BadInput(f"calibrate: --samples is {given.samples} but must be 2 at least")
     if given.published:
         published = calibrate.published_times()
-        found = published.calibrate(given.samples)
-        print("\n".join(found.lines()))
+        result = published.calibrate(given.samples)
+        print("\n".join(result.lines()))
         if given.out:
-            published.write_errors(found, given.out)
+            published.write_errors(result, given.out)
             print(given.out)
         return EXIT_DONE
     fitted = _measured_runs(given.what, given.results)
@@ -76,16 +76,16 @@ def calibrate(given: argparse.Namespace) -> int:
     measured.require_one_attention([*fitted, *others])
     for doubt in measured.doubts([*fitted, *others]):
         print(f"kvscope: {doubt}", file=sys.stderr)
-    found = calibrate.calibrate_runs(fitted, given.samples)
-    print("\n".join(found.lines()))
+    result = calibrate.calibrate_runs(fitted, given.samples)
+    print("\n".join(result.lines()))
     print(f"\n{'passes of a run':66} {'passes':>6} {'median':>7} {'sum':>8} {'speed':>6}")
-    for run, one in calibrate.write_predictions(found, fitted, others):
-        which = "fitted" if one.fitted else "predicted"
-        error = f"{one.median_error:7.1%} {one.ratio - 1:+8.1%}"
-        speed = "" if one.speed is None else f"{one.speed:.2f}"
-        print(f"{run.name:66} {one.passes:6,} {error} {speed:>6}   {which}")
+    for run, prediction in calibrate.write_predictions(result, fitted, others):
+        which = "fitted" if prediction.fitted else "predicted"
+        error = f"{prediction.median_error:7.1%} {prediction.ratio - 1:+8.1%}"
+        speed = "" if prediction.speed is None else f"{prediction.speed:.2f}"
+        print(f"{run.name:66} {prediction.passes:6,} {error} {speed:>6}   {which}")
     if given.out:
-        calibrate.write_device(found, given.out)
+        calibrate.write_device(result, given.out)
         print(given.out)
     return EXIT_DONE
 
@@ -99,18 +99,18 @@ def _measured_runs(words: Sequence[str], results: Path) -> list[Path]:
     planned = sorted(
         file.parent.name for file in results.glob(f"{layout.STUDIES}/*/{layout.MANIFEST}")
     )
-    found: list[Path] = []
+    runs: list[Path] = []
     for word in words:
         if "/" not in word and word in planned:
-            found += _complete_runs(word, results)
+            runs += _complete_runs(word, results)
         elif Path(word).is_dir():
-            found.append(Path(word))
+            runs.append(Path(word))
         else:
             raise BadInput(
                 f"calibrate: '{word}' is neither a planned study ({', '.join(planned) or 'none'} "
                 f"in {results / layout.STUDIES}) nor a run's directory"
             )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(runs))
 
 
 def _complete_runs(study: str, results: Path) -> list[Path]:

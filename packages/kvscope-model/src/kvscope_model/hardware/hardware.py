@@ -68,23 +68,27 @@ class Hardware(fields.Part):
         """
         for name in self.bootstrap[0] if self.bootstrap else ():
             value = getattr(self, name)
-            yield name, value, *bootstrap_interval(value, [one[name] for one in self.bootstrap])
+            yield (
+                name,
+                value,
+                *bootstrap_interval(value, [sample[name] for sample in self.bootstrap]),
+            )
 
 
 def data_file(name: str) -> Path:
-    """The data file of a name; BadInput if there is none."""
-    known = names()
-    if name not in known:
+    """Data file of a name; BadInput if the name is unknown."""
+    present = names()
+    if name not in present:
         raise BadInput(
-            f"device.hardware is {name!r:.60}{complaints.suggestion(name, known)} but must be one "
-            f"of {', '.join(known)}"
+            f"device.hardware is {name!r:.60}{complaints.suggestion(name, present)} but must be "
+            f"one of {', '.join(present)}"
         )
     return DIRECTORY / f"{name}.yaml"
 
 
 @cache
 def sha256(name: str) -> str:
-    """SHA-256 of the data file of a name; BadInput if there is none."""
+    """SHA-256 of the data file of a name; BadInput if the name is unknown."""
     return files.sha256_of(data_file(name))
 
 
@@ -99,14 +103,14 @@ def load(path: Path) -> Hardware:
 
     BadInput names the file and the number that lacks one of the two.
     """
-    found = documents.load_mapping(path)
-    texts = found.pop("sources", None)
+    entries = documents.load_mapping(path)
+    texts = entries.pop("sources", None)
     if not isinstance(texts, dict):
         raise BadInput(f"{path}: sources must be a group of texts by name")
-    values: dict[str, Any] = {"title": found.pop("title", None)}
-    values["bootstrap"] = found.pop("bootstrap", [])
+    values: dict[str, Any] = {"title": entries.pop("title", None)}
+    values["bootstrap"] = entries.pop("bootstrap", [])
     sources = {}
-    for key, entry in found.items():
+    for key, entry in entries.items():
         if not isinstance(entry, dict) or set(entry) != {"value", "source"}:
             raise BadInput(f"{path}: {key} must have a value and a source, and nothing else")
         if entry["source"] not in texts:

@@ -1,4 +1,4 @@
-"""Where the memory of a KV cache goes, and what a preemption costs: as text, JSON and a picture."""
+"""Memory of a KV cache by use, and cost of a preemption: as text, JSON and a picture."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -23,16 +23,16 @@ HUES = (theme.PALETTE[2], theme.PALETTE[4], theme.GREY)
 
 def lengths(asked: Sequence[int], longest: int) -> list[int]:
     """The lengths of requests to plan: those asked for, and doubled ones up to the longest."""
-    doubled, own = [], SHORTEST
-    while own < longest:
-        doubled.append(own)
-        own *= 2
+    doubled, length = [], SHORTEST
+    while length < longest:
+        doubled.append(length)
+        length *= 2
     return sorted({*asked, *doubled})
 
 
 @dataclass(frozen=True)
 class Losses:
-    """A plan, and what it costs to lose requests of the lengths that were asked for.
+    """Plan of a cache, and the cost of losing requests of given lengths.
 
     `links` are in GB/s, each way. The hardware computes tokens again.
     """
@@ -46,15 +46,22 @@ class Losses:
     @property
     def vllm(self) -> str:
         """The version of the vLLM that planned it."""
-        found = installed_vllm()
-        return found[1] if found else "of an unknown version"
+        version = installed_vllm()
+        return version[1] if version else "of an unknown version"
 
     def held(self, tokens: int) -> kv_bytes.HeldBlocks | None:
         """Blocks that a request of so many tokens holds; None if it cannot run."""
-        return next((one for one in self.plan.held if one and one.tokens == tokens), None)
+        return next(
+            (
+                held_blocks
+                for held_blocks in self.plan.held
+                if held_blocks and held_blocks.tokens == tokens
+            ),
+            None,
+        )
 
     def recompute_s(self, tokens: int) -> float:
-        """Seconds to compute so many tokens again in passes that have nothing else to do.
+        """Seconds to compute tokens again in passes that compute no other tokens.
 
         Products at the speed of large ones, attention at that of the prefill kernel.
         """
@@ -69,15 +76,23 @@ class Losses:
 
     def crossing(self, link: float) -> str:
         """From which length on swap is quicker than recompute, of lengths that double."""
-        known = [one for one in self.plan.held if one and one.tokens >= SHORTEST]
-        quicker = [self.swap_s(one, link) < self.recompute_s(one.tokens) for one in known]
+        measured = [
+            held_blocks
+            for held_blocks in self.plan.held
+            if held_blocks and held_blocks.tokens >= SHORTEST
+        ]
+        quicker = [
+            self.swap_s(held_blocks, link) < self.recompute_s(held_blocks.tokens)
+            for held_blocks in measured
+        ]
         if not any(quicker):
-            return f"at no length up to {known[-1].tokens:,} tokens" if known else "unknown"
+            return f"at no length up to {measured[-1].tokens:,} tokens" if measured else "unknown"
         if all(quicker):
-            return f"at every length from {known[0].tokens:,} tokens on"
-        changes = [n for n in range(1, len(known)) if quicker[n] != quicker[n - 1]]
+            return f"at every length from {measured[0].tokens:,} tokens on"
+        changes = [n for n in range(1, len(measured)) if quicker[n] != quicker[n - 1]]
         words = [
-            f"{'from' if quicker[n] else 'up to'} about {known[n].tokens:,} tokens" for n in changes
+            f"{'from' if quicker[n] else 'up to'} about {measured[n].tokens:,} tokens"
+            for n in changes
         ]
         return " and ".join(words)
 
@@ -85,32 +100,32 @@ class Losses:
         """The plan, each request, and each link."""
         requests = [self._request(tokens) for tokens in self.asked]
         links = [{"gb_per_s": link, "swap_is_quicker": self.crossing(link)} for link in self.links]
-        own = {"vllm": self.vllm, "hardware": self.hardware_name}
+        head = {"vllm": self.vllm, "hardware": self.hardware_name}
         plan = {k: v for k, v in asdict(self.plan).items() if k not in ("held", "attention")}
         plan |= {"block_bytes": self.plan.block_bytes}
         plan["groups"] = [
-            asdict(one) | {"state": kv_plan.keeps_state(one)} for one in self.plan.groups
+            asdict(group) | {"state": kv_plan.keeps_state(group)} for group in self.plan.groups
         ]
-        return own | plan | {"requests": requests, "links": links}
+        return head | plan | {"requests": requests, "links": links}
 
     def _request(self, tokens: int) -> dict[str, Any]:
-        held, plan = self.held(tokens), self.plan
-        if held is None:
+        held_blocks, plan = self.held(tokens), self.plan
+        if held_blocks is None:
             return {"tokens": tokens, "runs": False}
         return {
             "tokens": tokens,
             "runs": True,
-            "blocks": held.blocks,
-            "most_blocks": held.most,
-            "useful_bytes": plan.useful_bytes(held),
-            "padding_bytes": plan.padding_bytes(held),
-            "reserved_bytes": plan.reserved_bytes(held),
-            "requests": plan.requests(held),
-            "pool_tokens": plan.requests(held) * tokens,
-            "swap_bytes": plan.swap_bytes(held),
+            "blocks": held_blocks.blocks,
+            "most_blocks": held_blocks.most,
+            "useful_bytes": plan.useful_bytes(held_blocks),
+            "padding_bytes": plan.padding_bytes(held_blocks),
+            "reserved_bytes": plan.reserved_bytes(held_blocks),
+            "requests": plan.requests(held_blocks),
+            "pool_tokens": plan.requests(held_blocks) * tokens,
+            "swap_bytes": plan.swap_bytes(held_blocks),
             "recompute_flops": plan.recompute_flops(tokens),
             "recompute_s": self.recompute_s(tokens),
-            "swap_s": {f"{link:g}": self.swap_s(held, link) for link in self.links},
+            "swap_s": {f"{link:g}": self.swap_s(held_blocks, link) for link in self.links},
         }
 
     def lines(self) -> list[str]:
@@ -148,31 +163,35 @@ class Losses:
 
     def _request_rows(self) -> Iterator[list[str]]:
         """A column for each length."""
-        found = [self._request(tokens) for tokens in self.asked]
+        requests = [self._request(tokens) for tokens in self.asked]
 
         def row(heading: str, words: Any) -> list[str]:
-            return [heading, *(words(one) if one["runs"] else "–" for one in found)]
+            return [heading, *(words(request) if request["runs"] else "–" for request in requests)]
 
-        yield ["a request of … tokens", *(f"{one['tokens']:,}" for one in found)]
-        yield row("blocks", lambda one: f"{sum(one['blocks']):,}")
-        yield row("at most, in prefill", lambda one: f"{sum(one['most_blocks']):,}")
-        yield row("useful", lambda one: bytes_words(one["useful_bytes"]))
-        yield row("useful a token", lambda one: bytes_words(one["useful_bytes"] / one["tokens"]))
-        yield row("reserved", lambda one: bytes_words(one["reserved_bytes"]))
+        yield ["a request of … tokens", *(f"{request['tokens']:,}" for request in requests)]
+        yield row("blocks", lambda request: f"{sum(request['blocks']):,}")
+        yield row("at most, in prefill", lambda request: f"{sum(request['most_blocks']):,}")
+        yield row("useful", lambda request: bytes_words(request["useful_bytes"]))
+        yield row(
+            "useful a token",
+            lambda request: bytes_words(request["useful_bytes"] / request["tokens"]),
+        )
+        yield row("reserved", lambda request: bytes_words(request["reserved_bytes"]))
         yield row("reserved a token", lambda o: bytes_words(o["reserved_bytes"] / o["tokens"]))
         yield row("useful of reserved", lambda o: f"{o['useful_bytes'] / o['reserved_bytes']:.1%}")
-        yield row("requests at once", lambda one: f"{one['requests']:,}")
-        yield row("tokens in the pool", lambda one: f"{one['pool_tokens']:,}")
-        yield row("to swap", lambda one: bytes_words(one["swap_bytes"]))
+        yield row("requests at once", lambda request: f"{request['requests']:,}")
+        yield row("tokens in the pool", lambda request: f"{request['pool_tokens']:,}")
+        yield row("to swap", lambda request: bytes_words(request["swap_bytes"]))
         for link in self.links:
             name = f"{link:g}"
             yield row(
                 f"  at {name} GB/s",
-                lambda one, own=name: quantities.short_duration(one["swap_s"][own]),
+                lambda request, own=name: quantities.short_duration(request["swap_s"][own]),
             )
-        yield row("to recompute", lambda one: f"{one['recompute_flops'] / 1e12:,.3g} TFLOP")
+        yield row("to recompute", lambda request: f"{request['recompute_flops'] / 1e12:,.3g} TFLOP")
         yield row(
-            f"  on {self.hardware_name}", lambda one: quantities.short_duration(one["recompute_s"])
+            f"  on {self.hardware_name}",
+            lambda request: quantities.short_duration(request["recompute_s"]),
         )
 
     def picture(self) -> str:
@@ -188,16 +207,18 @@ class Losses:
             sizes = (group.useful_bytes, padding, plan.block_bytes - group.padded_bytes)
             blocks += _parts({"group": name}, sizes, 1e3)
         requests: list[dict[str, Any]] = []
-        for held in filter(None, plan.held):
-            useful, padding = plan.useful_bytes(held), plan.padding_bytes(held)
-            sizes = (useful, padding, plan.reserved_bytes(held) - useful - padding)
-            requests += _parts({"tokens": f"{held.tokens:,}"}, sizes, 1e3 * held.tokens)
+        for held_blocks in filter(None, plan.held):
+            useful, padding = plan.useful_bytes(held_blocks), plan.padding_bytes(held_blocks)
+            sizes = (useful, padding, plan.reserved_bytes(held_blocks) - useful - padding)
+            requests += _parts(
+                {"tokens": f"{held_blocks.tokens:,}"}, sizes, 1e3 * held_blocks.tokens
+            )
         return {"blocks": pd.DataFrame(blocks), "requests": pd.DataFrame(requests)}
 
 
-def _parts(own: dict[str, str], sizes: Sequence[int], unit: float) -> list[dict[str, Any]]:
+def _parts(labels: dict[str, str], sizes: Sequence[int], unit: float) -> list[dict[str, Any]]:
     parts = enumerate(zip(PARTS, sizes, strict=True))
-    return [own | {"part": name, "size": size / unit, "order": n} for n, (name, size) in parts]
+    return [labels | {"part": name, "size": size / unit, "order": n} for n, (name, size) in parts]
 
 
 def _picture() -> charts.Spec:
@@ -240,22 +261,22 @@ def merged(groups: Sequence[kv_plan.KvGroup]) -> list[tuple[kv_plan.KvGroup, int
 
 def aligned(rows: Iterator[list[str]]) -> list[str]:
     """Rows as lines: the first column to the left, the others to the right."""
-    found = [*rows]
-    widths = [max(len(row[n]) for row in found) for n in range(len(found[0]))]
+    table_rows = [*rows]
+    widths = [max(len(row[n]) for row in table_rows) for n in range(len(table_rows[0]))]
     return [
         "  ".join(
             cell.rjust(width) if n else cell.ljust(width)
             for n, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
-        for row in found
+        for row in table_rows
     ]
 
 
 def bytes_words(size: float) -> str:
     """'1.5 GiB', '262 KiB', '96 bytes'."""
-    for unit, of in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size >= of:
-            return f"{size / of:,.4g} {unit}"
+    for unit, unit_bytes in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= unit_bytes:
+            return f"{size / unit_bytes:,.4g} {unit}"
     return f"{size:,.3g} bytes"
 
 

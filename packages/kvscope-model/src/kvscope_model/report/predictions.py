@@ -26,32 +26,32 @@ class Predictions:
     @cached_property
     def models(self) -> list[FittedModel]:
         """The fitted models, each once."""
-        found: list[FittedModel] = []
+        models: list[FittedModel] = []
         for _, prediction in self.of_runs:
-            if prediction.model not in found:
-                found.append(prediction.model)
-        return found
+            if prediction.model not in models:
+                models.append(prediction.model)
+        return models
 
     @property
     def phases(self) -> list[str]:
         """The phases of the runs' passes."""
-        found = {phase for _, one in self.of_runs for phase in one.phases}
-        return [phase for phase in passes.PASS_PHASES if phase in found]
+        present = {phase for _, prediction in self.of_runs for phase in prediction.phases}
+        return [phase for phase in passes.PASS_PHASES if phase in present]
 
     @property
     def sentences(self) -> Iterator[str]:
-        """How well runs are predicted that the model was not fitted to, and those that it was."""
-        fitted = [one for _, one in self.of_runs if one.fitted]
-        others = [one for _, one in self.of_runs if not one.fitted]
+        """Sentences on the prediction of fitted runs and of others."""
+        fitted = [prediction for _, prediction in self.of_runs if prediction.fitted]
+        others = [prediction for _, prediction in self.of_runs if not prediction.fitted]
         if others:
             yield f"{_range(others)} The model was not fitted to these runs."
         if fitted:
             yield f"{_range(fitted)} The model was fitted to these runs."
-        speeds = [one.speed for one in others if one.speed]
+        speeds = [prediction.speed for prediction in others if prediction.speed]
         if apart := [speed for speed in speeds if max(speed, 1 / speed) > SAME_SPEED]:
-            of = quantities.plural(len(speeds), "experiment")
+            count = quantities.plural(len(speeds), "experiment")
             yield (
-                f"Around {len(apart)} of {of} that the model was not fitted to, the machine did "
+                f"Around {len(apart)} of {count} that the model was not fitted to, the machine did "
                 f"its reference work {_times(apart)} times as fast as around those that it was "
                 "fitted to (work_s in run.json); a prediction cannot know that."
             )
@@ -59,38 +59,38 @@ class Predictions:
     @property
     def rows(self) -> Iterator[dict[str, Any]]:
         """A row of the table for each run."""
-        for run, one in self.of_runs:
+        for run, prediction in self.of_runs:
             yield {
                 "label": run.label,
-                "fitted": one.fitted,
+                "fitted": prediction.fitted,
                 "cells": (
-                    f"{one.passes:,}",
-                    wording.number_text(one.measured_s),
-                    wording.number_text(one.predicted_s),
-                    f"{one.ratio:.3f}",
-                    wording.percent(one.median_error),
+                    f"{prediction.passes:,}",
+                    wording.number_text(prediction.measured_s),
+                    wording.number_text(prediction.predicted_s),
+                    f"{prediction.ratio:.3f}",
+                    wording.percent(prediction.median_error),
                 ),
-                "phases": [_phase(one, phase) for phase in self.phases],
+                "phases": [_phase(prediction, phase) for phase in self.phases],
             }
 
 
 def read_predictions(study: StudyData) -> Predictions:
     """The predictions of a study's complete runs; damaged and stale ones become faults."""
-    found, faults = [], []
+    readable, faults = [], []
     for run in study.complete:
         try:
             if prediction := read_prediction(run.directory):
                 if run.rehearsed:
                     raise BadInput(f"the run is {time_sources.NOT_MEASURED}")
-                found.append((run, prediction))
+                readable.append((run, prediction))
         except BadInput as error:
             faults.append(f"The prediction of {run.label} is not shown: {error}.")
-    return Predictions(tuple(found), tuple(faults))
+    return Predictions(tuple(readable), tuple(faults))
 
 
 def _range(predictions: Sequence[Prediction]) -> str:
     """The median errors of some runs in a sentence."""
-    errors = [one.median_error for one in predictions]
+    errors = [prediction.median_error for prediction in predictions]
     runs = quantities.plural(len(errors), "experiment")
     if len(errors) == 1:
         return f"In {runs} the median error of a forward pass is {wording.percent(errors[0])}."
@@ -109,8 +109,8 @@ def _times(factors: Sequence[float]) -> str:
 
 def _phase(prediction: Prediction, phase: str) -> dict[str, str]:
     """The error of a phase's passes, and that by a fit without the run, as texts."""
-    found = prediction.phases.get(phase)
-    if found is None:
+    errors = prediction.phases.get(phase)
+    if errors is None:
         return {"error": "", "left_out": ""}
-    left_out = "" if found.left_out is None else f"left out: {wording.percent(found.left_out)}"
-    return {"error": wording.percent(found.median_error), "left_out": left_out}
+    left_out = "" if errors.left_out is None else f"left out: {wording.percent(errors.left_out)}"
+    return {"error": wording.percent(errors.median_error), "left_out": left_out}
