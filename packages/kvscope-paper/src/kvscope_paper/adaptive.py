@@ -1,4 +1,4 @@
-"""How far `adaptive` is from the best single overflow policy, of otherwise equal experiments."""
+"""Distance of `adaptive` from the best single overflow policy, of otherwise equal experiments."""
 
 import math
 from collections import Counter, defaultdict
@@ -37,22 +37,22 @@ def regrets(study: StudyData, metric: str) -> list[Regret]:
     Values that are not valid are left out, and experiments in which both are 0, as the overhead of
     preemptions is where there are none. Beyond a cost of 0 the share is infinite.
     """
-    found = []
+    regrets = []
     for run, singles in beside(study):
-        known = [one for one in singles if _has(one, metric)]
-        if len(known) < 2 or not _has(run, metric):
+        candidates = [single for single in singles if _has(single, metric)]
+        if len(candidates) < 2 or not _has(run, metric):
             continue
-        best = min(known, key=lambda one: one.number(metric).value)
-        own, least = run.number(metric), best.number(metric)
-        if own.value > 0 or least.value > 0:
+        best = min(candidates, key=lambda single: single.number(metric).value)
+        ours, least = run.number(metric), best.number(metric)
+        if ours.value > 0 or least.value > 0:
             ratio = study.estimates.ratio(metric, run.id, best.id)
             if ratio:
                 interval = wording.interval_words(ratio).strip(" ()")
-                found.append(Regret(run, best, ratio.value - 1, interval, ratio.sign > 0))
+                regrets.append(Regret(run, best, ratio.value - 1, interval, ratio.sign > 0))
             else:
-                share = own.value / least.value if least.value > 0 else math.inf
-                found.append(Regret(run, best, share - 1))
-    return found
+                share = ours.value / least.value if least.value > 0 else math.inf
+                regrets.append(Regret(run, best, share - 1))
+    return regrets
 
 
 def _has(run: ReportedRun, metric: str) -> bool:
@@ -66,20 +66,20 @@ def adaptive_regret(study: StudyData) -> list[str]:
     if not by_makespan:
         return []
     parts = []
-    for name, found in (("net resume overhead", by_net), ("makespan", by_makespan)):
-        if not found:
+    for name, of_metric in (("net resume overhead", by_net), ("makespan", by_makespan)):
+        if not of_metric:
             continue
-        finite = [one for one in found if math.isfinite(one.share)]
+        finite = [regret for regret in of_metric if math.isfinite(regret.share)]
         if not finite:
-            parts.append(f"{name} above one of 0 in {len(found)}")
+            parts.append(f"{name} above one of 0 in {len(of_metric)}")
             continue
-        most = max(finite, key=lambda one: one.share)
-        much = [one for one in finite if one.share > MUCH]
-        certain = sum(one.certain for one in much)
+        most = max(finite, key=lambda regret: regret.share)
+        much = [regret for regret in finite if regret.share > MUCH]
+        certain = sum(regret.certain for regret in much)
         noise = f", beyond the noise in {certain}" if certain < len(much) else ""
         where = [most.interval] if most.share > 0 else []
         where += [f"more than {100 * MUCH:.0f} % in {len(much)}{noise}"] if much else []
-        beyond = len(found) - len(finite)
+        beyond = len(of_metric) - len(finite)
         where += [f"above one of 0 in {beyond}"] if beyond else []
         aside = f" ({'; '.join(filter(None, where))})" if any(where) else ""
         parts.append(f"{name} at most {100 * max(0.0, most.share):.2g} % above it{aside}")
@@ -88,7 +88,9 @@ def adaptive_regret(study: StudyData) -> list[str]:
         f"{quantities.plural(len(by_makespan), 'experiment')}: {quantities.join_words(parts)}."
     )
     if by_net:
-        counts = Counter(one.best.settings["overflow"]["name"] for one in by_net).most_common()
+        counts = Counter(
+            regret.best.settings["overflow"]["name"] for regret in by_net
+        ).most_common()
         best = quantities.join_words([f"{name} in {count}" for name, count in counts])
         told += f" By net resume overhead the best is {best}."
     return [told]
@@ -103,9 +105,9 @@ def beside(study: StudyData) -> Iterator[tuple[ReportedRun, list[ReportedRun]]]:
     for runs in groups.values():
         for run in runs:
             if run.flat.get("overflow") == ADAPTIVE:
-                others = [one for one in runs if one.flat.get("overflow") != ADAPTIVE]
-                yield run, [one for one in others if _shares(one, run)]
+                others = [other for other in runs if other.flat.get("overflow") != ADAPTIVE]
+                yield run, [other for other in others if _shares(other, run)]
 
 
-def _shares(one: ReportedRun, run: ReportedRun) -> bool:
-    return all(one.flat.get(key) in (None, run.flat.get(key)) for key in SHARED)
+def _shares(other: ReportedRun, run: ReportedRun) -> bool:
+    return all(other.flat.get(key) in (None, run.flat.get(key)) for key in SHARED)
