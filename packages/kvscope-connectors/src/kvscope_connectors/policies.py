@@ -34,7 +34,7 @@ class Native(overflow.OverflowPolicy):
     orders_jobs: ClassVar[bool] = True
     stores_outputs: ClassVar[bool] = False
     worker: ClassVar[str] = "kvscope_connectors.worker:HostOffloadingSpec"
-    """What copies where the host does it itself; elsewhere vLLM's own worker."""
+    """Worker that copies on a host without a device; elsewhere vLLM's worker copies."""
 
     host_gib: Annotated[fields.Gib | None, Label("host pool (GiB)", "host pool {} GiB")] = None
     host_blocks: Annotated[

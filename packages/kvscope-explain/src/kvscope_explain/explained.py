@@ -37,7 +37,7 @@ CHOSEN = {
     "cheapest": "as the request that costs least to preempt",
     None: "by the policy's rank",
 }
-"""How a victim was chosen, by `overflow.victim`; None: by a policy that ranks requests itself."""
+"""Choice of a victim, by `overflow.victim`; None: by a policy that ranks requests itself."""
 MOST_WAITS = 10
 MOST_NAMES = 4  # requests that a sentence names
 

@@ -34,12 +34,12 @@ KINDS = {
     COPIED: "its pass begins, and copies its blocks back",
     RECOMPUTED: "computes tokens again that it had lost",
 }
-"""What a stretch of each kind is spent on."""
+"""Meaning of each kind of stretch."""
 FOUND = ("hit", "own_hit", "loaded")
 """Facts of a pass: columns of `batch`, of tokens that a request need not compute."""
 LAST = "last"  # `overflow.victim` where vLLM chooses
 SHORTEST_S = 1e-9
-"""What is shorter is the rounding of two instants."""
+"""Shortest stretch; below it is the rounding of two instants."""
 Events = list[dict[Hashable, Any]]
 USEFUL = (PREFILLED, DECODED)
 """The kinds that a request would have if it were alone."""
@@ -319,11 +319,11 @@ SUMS = ("passes", "tokens", "sampled", "bytes", *FOUND)
 
 def merged(stretches: list[Stretch]) -> list[Stretch]:
     """Neighbours of one kind as one stretch; those are passes, or pauses."""
-    merged: list[Stretch] = []
+    joined: list[Stretch] = []
     for stretch in stretches:
-        last = merged[-1] if merged else None
+        last = joined[-1] if joined else None
         if last is None or last.kind != stretch.kind:
-            merged.append(stretch)
+            joined.append(stretch)
             continue
         sums = {
             name: last.facts.get(name, 0) + stretch.facts.get(name, 0)
@@ -335,8 +335,8 @@ def merged(stretches: list[Stretch]) -> list[Stretch]:
         if "beside" in facts:
             facts["beside"] = beside
         steps = _span(last.steps, stretch.steps)
-        merged[-1] = Stretch(last.request_id, last.kind, last.start_s, stretch.end_s, steps, facts)
-    return merged
+        joined[-1] = Stretch(last.request_id, last.kind, last.start_s, stretch.end_s, steps, facts)
+    return joined
 
 
 def _span(first: tuple[int, int] | None, second: tuple[int, int] | None) -> tuple[int, int] | None:

@@ -23,9 +23,9 @@ SUMS = {
     "preemptions": "preempted_requests",
     "hits": "hit_tokens",
 }
-"""What is summed over the passes of a bin, and of which column of `steps` or `batch`."""
+"""Sums over the passes of a bin, each with its column of `steps` or `batch`."""
 MEANS = {"used": "kv_blocks_used", "running": "requests", "waiting": "waiting_requests"}
-"""What is summed times the seconds of each pass, so that its mean is weighted by them."""
+"""Means over the passes of a bin, weighted by their seconds, each with its column."""
 REQUEST_FIELDS = {
     "arrival": "arrival_s",
     "first_token": "first_token_s",
@@ -38,7 +38,7 @@ REQUEST_FIELDS = {
     "queued": "queued_s",
     "recomputed": "recomputed_tokens",
 }
-"""What the page shows of a request, and its column; the last three are not of `requests`."""
+"""Fields of a request on the page, and their columns; the last three are not of `requests`."""
 
 
 def windows_of(study: StudyData) -> list[dict[str, Any]]:

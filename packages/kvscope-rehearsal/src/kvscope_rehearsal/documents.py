@@ -109,8 +109,8 @@ def beside_triton(report: Report) -> str | None:
 
 def timer(report: Report) -> str | None:
     """The timer's step."""
-    timer = (report["facts"] or {}).get("timer")
-    return f"steps of {timer['step_ns']:.0f} ns" if timer else None
+    timer_facts = (report["facts"] or {}).get("timer")
+    return f"steps of {timer_facts['step_ns']:.0f} ns" if timer_facts else None
 
 
 def copies(memory: str, way: str) -> Callable[[Report], str | None]:

@@ -91,11 +91,11 @@ def require_measured(directories: Iterable[Path]) -> None:
 def parameters(observations: Sequence[Observation]) -> list[Parameter]:
     """Those that the observations can tell."""
     groups = {observation.group.split(":")[-1] for observation in observations}
-    parameters = [p for p in PARAMETERS if p.name != "between_passes_s" or "gap" in groups]
+    fitted = [p for p in PARAMETERS if p.name != "between_passes_s" or "gap" in groups]
     for memory in ("pinned", "pageable"):
         if memory in groups:
-            parameters += [Parameter(p.name.format(memory), p.start, p.low, p.high) for p in COPIES]
-    return parameters
+            fitted += [Parameter(p.name.format(memory), p.start, p.low, p.high) for p in COPIES]
+    return fitted
 
 
 def _passes(records: RunView, experiment: Experiment, name: str) -> list[Observation]:

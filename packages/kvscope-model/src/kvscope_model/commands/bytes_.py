@@ -152,12 +152,16 @@ def _model(given: argparse.Namespace) -> tuple[str, list[str], str]:
     from kvscope.api.models import Model
     from kvscope.api.settings import complaints
 
-    path = Path(given.model)
-    if path.is_dir():
-        path = path / "config.json"
-    if path.is_file():
-        name = path.parent.resolve().name if path.name == "config.json" else path.stem
-        return name, [], _read(path)
+    config_file = Path(given.model)
+    if config_file.is_dir():
+        config_file = config_file / "config.json"
+    if config_file.is_file():
+        name = (
+            config_file.parent.resolve().name
+            if config_file.name == "config.json"
+            else config_file.stem
+        )
+        return name, [], _read(config_file)
     names = composition.groups(given.config_dir)["model"]
     if given.model not in names:
         raise BadInput(

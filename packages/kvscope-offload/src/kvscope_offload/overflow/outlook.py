@@ -38,7 +38,7 @@ def preemptions(
         return int((-(-(tokens + pass_) // block_size) * (ends >= pass_)).sum())
 
     lasts = np.unique(ends).tolist()
-    preemptions: list[Preemption] = []
+    foreseen: list[Preemption] = []
     now, have = 0, own.tokens
     while True:
 
@@ -51,15 +51,15 @@ def preemptions(
         parts = (range(before + 1, stop + 1) for before, stop in pairwise(stops))
         part = next((part for part in parts if overflows(part[-1])), None)
         if part is None:
-            return tuple(preemptions)
+            return tuple(foreseen)
         passes = part[bisect_left(part, True, key=overflows)]
         have += passes - now
-        preemptions.append(Preemption(have - 1, passes))
+        foreseen.append(Preemption(have - 1, passes))
         blocks_held = -(-have // block_size)
         resumes = (stop + 1 for stop in lasts if stop >= passes)
         now = next((pass_ for pass_ in resumes if needed(pass_) + blocks_held <= blocks), passes)
         if now == passes:
-            return tuple(preemptions)  # it alone is too large
+            return tuple(foreseen)  # it alone is too large
 
 
 def preempted_again(

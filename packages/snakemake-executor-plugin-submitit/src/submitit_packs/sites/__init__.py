@@ -124,9 +124,9 @@ def changed(site: Site, **changes: Any) -> Site:
     """A site with other values; the named queues and launcher must be there."""
     from submitit_packs import launchers
 
-    changed = dataclasses.replace(site, **changes)
-    launchers.of(changed.launcher)
-    return changed
+    changed_site = dataclasses.replace(site, **changes)
+    launchers.of(changed_site.launcher)
+    return changed_site
 
 
 def options(text: str) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def options(text: str) -> dict[str, Any]:
 
     Digits after a 0 are text: of umask=022 YAML makes 18, and accounts may be numbers.
     """
-    options = {}
+    values = {}
     for word in filter(None, text.split(",")):
         key, separator, value = word.partition("=")
         if not separator or "_" not in key:
@@ -142,7 +142,7 @@ def options(text: str) -> dict[str, Any]:
                 f"option {word!r} is not CLUSTER_PARAMETER=VALUE, like slurm_qos=high"
             )
         try:
-            options[key.strip()] = value if OCTAL.fullmatch(value) else yaml.safe_load(value)
+            values[key.strip()] = value if OCTAL.fullmatch(value) else yaml.safe_load(value)
         except yaml.YAMLError:
             raise BadSettings(f"option {word!r}: {value!r} is no value of YAML") from None
-    return options
+    return values
