@@ -21,5 +21,5 @@ def require_packages() -> None:
 
 
 def packs_directory(results: Path) -> Path:
-    """Where the packs lie that were submitted."""
+    """Directory of the submitted packs."""
     return results / "packs"

@@ -1,4 +1,4 @@
-"""How a study's packs stand, as a table: which experiment waits, runs where, or ended how."""
+"""Table of a study's experiments on a cluster: waiting, running where, or ended how."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ MINUTE_S = 60
 
 @dataclass(frozen=True)
 class Look:
-    """How the experiments of a study stand that were submitted.
+    """State of a study's submitted experiments.
 
     `rows` are they by id, `labels` their names; `planned` counts the study's experiments.
     """
@@ -34,7 +34,7 @@ class Look:
 
     @property
     def is_over(self) -> bool:
-        """Whether no experiment waits or runs."""
+        """True if no experiment waits or runs."""
         return not any(status.state in (QUEUED, RUNNING) for status in self.rows.values())
 
     def table(self, all_rows: bool = False) -> Group:
@@ -64,10 +64,10 @@ def look(manifest: Mapping[str, Any], results: Path) -> Look:
     """Look once at the packs that hold an experiment of a study."""
     labels = {entry["id"]: entry["label"] for entry in manifest["experiments"]}
     packs = packs_directory(results)
-    found = overview(packs)
+    packs_overview = overview(packs)
     rows: dict[str, MemberStatus] = {}
     ours = []
-    for pack in found.packs:
+    for pack in packs_overview.packs:
         of_pack: dict[str, MemberStatus] = {}
         for status in pack.members:
             if ids := batches.of_name(manifest, status.member.name):
@@ -75,13 +75,13 @@ def look(manifest: Mapping[str, Any], results: Path) -> Look:
         rows |= of_pack
         if of_pack:
             ours.append(pack)
-    return Look(Overview(tuple(ours), found.now_s), rows, labels, len(labels))
+    return Look(Overview(tuple(ours), packs_overview.now_s), rows, labels, len(labels))
 
 
 def experiments_of_batch(
     status: MemberStatus, ids: Sequence[str], packs: Path
 ) -> dict[str, MemberStatus]:
-    """How each experiment of a batch stands: its log has a line for each that has ended.
+    """State of each experiment of a batch: its log has a line for each that has ended.
 
     Modeled ones run one after the other: the first of the others is at work.
     """
@@ -109,19 +109,19 @@ def _ended_in_batch(status: MemberStatus, took_s: float, reason: str | None) -> 
     return replace(status, state=str(state), start=None, result=result, reason=reason or "")
 
 
-def closing_line(found: Overview, rows: Mapping[str, MemberStatus], planned: int) -> str:
-    """How many are in which state, when all are expected to have ended, and what it costs."""
+def closing_line(packs_overview: Overview, rows: Mapping[str, MemberStatus], planned: int) -> str:
+    """Number of experiments by state, the expected end of all, and their cost."""
     states = Counter(status.state for status in rows.values())
     parts = [
         f"{count} {state}" for state, count in sorted(states.items(), key=lambda s: _rank(s[0]))
     ]
     if outside := planned - len(rows):
         parts.append(f"{outside} not in packs")
-    parts.append(f"{found.node_hours:.2f} node-hours used")
-    if found.idle_share is not None:
-        parts.append(f"{found.idle_share:.0%} of the slots idle")
+    parts.append(f"{packs_overview.node_hours:.2f} node-hours used")
+    if packs_overview.idle_share is not None:
+        parts.append(f"{packs_overview.idle_share:.0%} of the slots idle")
     if states.keys() & {QUEUED, RUNNING}:
-        left_s = found.left_s
+        left_s = packs_overview.left_s
         when = "waiting for nodes"
         if left_s is not None:
             when = f"done in about {left_s / MINUTE_S:.0f} min"

@@ -26,7 +26,7 @@ LONGEST_PAUSE_S = 300.0
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where and how to submit: what `kvscope submit` is given.
+    """Options of `kvscope submit`: cluster, profile, site and packs.
 
     Attributes
     ----------
@@ -76,8 +76,8 @@ class Cluster:
             raise BadInput(str(error)) from None
 
     def _settings(self) -> ExecutorSettings:
-        """The settings of the executor plugin: the profile's, and what is given beside it."""
-        found = profile_settings(self.profile) if self.profile else {}
+        """Settings of the executor plugin: the profile's, overridden by given options."""
+        settings = profile_settings(self.profile) if self.profile else {}
         given = {
             "site": self.site or (SITES[self.name] if self.name and not self.profile else None),
             "account": self.account,
@@ -86,10 +86,10 @@ class Cluster:
             "max_nodes": self.max_nodes,
             "min_fill": self.min_fill,
             "setup": "\n".join(self.setup),
-            "options": ",".join(filter(None, (found.get("options"), self.options))),
+            "options": ",".join(filter(None, (settings.get("options"), self.options))),
         }
-        found |= {name: value for name, value in given.items() if value not in (None, "")}
-        return ExecutorSettings(**found)
+        settings |= {name: value for name, value in given.items() if value not in (None, "")}
+        return ExecutorSettings(**settings)
 
 
 def profile_settings(profile: Path) -> dict[str, Any]:
@@ -102,16 +102,16 @@ def profile_settings(profile: Path) -> dict[str, Any]:
         plain = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise BadSettings(f"{path} is no profile: {' '.join(str(error).split())}") from None
-    known = {field.name for field in dataclasses.fields(ExecutorSettings)}
-    found = {}
+    names = {field.name for field in dataclasses.fields(ExecutorSettings)}
+    settings = {}
     for key, value in (plain if isinstance(plain, dict) else {}).items():
         name = key.removeprefix("submitit-").replace("-", "_")
         if not key.startswith("submitit-"):
             continue
-        if name not in known:
+        if name not in names:
             raise BadSettings(f"{path}: there is no setting {key}")
-        found[name] = os.path.expandvars(value) if isinstance(value, str) else value
-    return found
+        settings[name] = os.path.expandvars(value) if isinstance(value, str) else value
+    return settings
 
 
 def preview(manifest: Mapping[str, Any], results: Path, cluster: Cluster) -> Iterator[str]:

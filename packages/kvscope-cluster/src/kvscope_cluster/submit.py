@@ -113,7 +113,7 @@ def submit(given: argparse.Namespace) -> int:
 
 
 def _planned(given: argparse.Namespace, study: str | None, overrides: list[str]) -> dict[str, Any]:
-    """The manifest of what is to be submitted, which a dry run does not write."""
+    """Manifest of the experiments to submit, which a dry run does not write."""
     from kvscope.api.machine import device
     from kvscope.api.plan import manifest
 

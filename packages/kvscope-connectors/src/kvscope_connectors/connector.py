@@ -1,4 +1,4 @@
-"""vLLM's `OffloadingConnector`, which decides all; what it orders and copies is recorded.
+"""Recorder of the jobs that vLLM's `OffloadingConnector` decides, orders and copies.
 
 The scheduler's half notes each job when vLLM orders it: for which request, when, which blocks. The
 worker's half reports when the copy began and how long it took once it has ended, which may be some
@@ -81,7 +81,7 @@ class NativeConnector(OffloadingConnector, connectors.HostTier):
 
     @property
     def host_blocks_total(self) -> int:
-        """Blocks of the host."""
+        """Number of blocks that the host tier holds."""
         manager: Any = self.scheduler.manager
         return int(manager._num_chunks)
 
@@ -95,7 +95,7 @@ class NativeConnector(OffloadingConnector, connectors.HostTier):
         self.arrivals.clear()
 
     def keep(self, action: actions.Action, request_id: str, tokens: int, blocks: Any) -> bool:
-        """Nothing is kept of a victim but what is stored; its full blocks may be compared."""
+        """Keep nothing of a victim beyond its stored blocks; its full blocks may be compared."""
         if self.checks is not None:
             self.checks.record_rebuild(request_id, tokens // self.block_size)
         return False
@@ -105,8 +105,8 @@ class NativeConnector(OffloadingConnector, connectors.HostTier):
         super().update_state_after_alloc(request, blocks, num_external_tokens)
         if num_external_tokens:
             state = self.scheduler._req_status[request.request_id]
-            found = state.num_locally_computed_tokens
-            self.loading[request.request_id] = found, num_external_tokens
+            computed = state.num_locally_computed_tokens
+            self.loading[request.request_id] = computed, num_external_tokens
 
     def build_connector_meta(self, scheduler_output: Any) -> NativeOrders:
         """Note the jobs that vLLM orders, and those whose end it has to wait for."""
@@ -160,11 +160,11 @@ class NativeConnector(OffloadingConnector, connectors.HostTier):
             if self.checks is not None:
                 self.checks.keep_first(name, context // self.block_size)
             if name in self.loading:
-                found, external = self.loading.pop(name)
-                yield name, min(external, context - found)
+                local, external = self.loading.pop(name)
+                yield name, min(external, context - local)
 
     def arrived(self, request_id: str, step: int) -> None:
-        """Note when vLLM learned that what it loads for a request is there."""
+        """Note when vLLM learned that a request's loaded tokens are there."""
         self.arrivals.pop(request_id, []).append(step)
 
     def joined(self, undone: NativeOrders, orders: NativeOrders) -> NativeOrders:
@@ -206,7 +206,7 @@ class NativeConnector(OffloadingConnector, connectors.HostTier):
         return super().request_finished(request, block_ids)
 
     def request_finished_all_groups(self, request: Any, block_ids: Any) -> Any:
-        """As `request_finished`."""
+        """`request_finished` for all KV groups."""
         self.loading.pop(request.request_id, None)
         return super().request_finished_all_groups(request, block_ids)
 
@@ -259,7 +259,7 @@ class TimedWorker(OffloadingWorker):
         return all(taken)
 
     def get_finished(self) -> list[TransferResult]:
-        """The copies that have ended, with the seconds that vLLM's metrics have, too.
+        """Ended copies, with their seconds as in vLLM's metrics.
 
         A GPU's are by vLLM's events: its copies have streams of their own.
         """

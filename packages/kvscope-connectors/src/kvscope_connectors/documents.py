@@ -12,20 +12,23 @@ def jobs_table() -> str:
     """The columns of the table of jobs."""
     rows = [
         (
-            f"`{one.name}`",
-            str(one.type),
-            one.role,
-            ", ".join(one.evidence) or "–",
-            one.meaning,
+            f"`{column.name}`",
+            str(column.type),
+            column.role,
+            ", ".join(column.evidence) or "–",
+            column.meaning,
         )
-        for one in JOBS.table.columns
+        for column in JOBS.table.columns
     ]
     return markdown(("column", "type", "role", "evidence", "meaning"), rows)
 
 
 def metrics_table() -> str:
     """The metrics of offloading."""
-    rows = [(f"`{one.name}`", one.unit, BETTER[one.better], one.formula) for one in METRICS]
+    rows = [
+        (f"`{metric.name}`", metric.unit, BETTER[metric.better], metric.formula)
+        for metric in METRICS
+    ]
     return markdown(("metric", "unit", "better", "formula"), rows)
 
 

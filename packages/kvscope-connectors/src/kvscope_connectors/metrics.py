@@ -1,4 +1,4 @@
-"""Metrics of vLLM's offloading: what it stores and loads, and what requests wait for it.
+"""Metrics of vLLM's offloading: stored and loaded tokens, and waits of requests for them.
 
 Where vLLM has a metric of the same, its name stands in the formula.
 """

@@ -1,4 +1,4 @@
-"""Oracles of vLLM's offloading: what it stores was computed, what it loads was stored, and used."""
+"""Oracles of vLLM's offloading: stored tokens were computed, loaded ones stored and used."""
 
 import math
 from collections import defaultdict
@@ -93,9 +93,9 @@ def _ordered_elsewhere(run: run_tables.RunTables) -> oracle.Violations:
     since_s = np.where(idle, steps["before_s"], steps["start_s"] - waited_s)
     until_s = (steps["start_s"] + steps["schedule_s"]).to_numpy(copy=True)
     until_s[[passes.stop - 1 for passes in run.passes.values()]] = math.inf
-    at = run.pass_of(jobs)
-    early = jobs["ordered_s"] < since_s[at] - run_tables.TOLERANCE_S
-    late = jobs["ordered_s"] > until_s[at] + run_tables.TOLERANCE_S
+    pass_index = run.pass_of(jobs)
+    early = jobs["ordered_s"] < since_s[pass_index] - run_tables.TOLERANCE_S
+    late = jobs["ordered_s"] > until_s[pass_index] + run_tables.TOLERANCE_S
     return run_tables.bad_rows(
         jobs, early | late, lambda r: f"job {r['job']:.0f} is ordered in another pass"
     )
@@ -145,7 +145,7 @@ def _places(frame: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
 
 
 def _seen(*known: str) -> Callable[[run_tables.RunTables], bool]:
-    """Whether a run has this evidence, and that of all passes with their times."""
+    """Predicate of runs that have this evidence, and that of all passes with their times."""
     return lambda run: run.evidence.issuperset((evidence.PASSES, evidence.CLOCK, *known))
 
 
@@ -153,8 +153,8 @@ RunNeed = oracle.Need[run_tables.RunTables]
 
 
 def _has_loads(run: run_tables.RunTables) -> bool:
-    known = bool(run.records.batch["loaded_tokens"].notna().any())
-    return known and _seen(evidence.JOBS)(run)
+    has_loads = bool(run.records.batch["loaded_tokens"].notna().any())
+    return has_loads and _seen(evidence.JOBS)(run)
 
 
 MALFORMED = oracle.Oracle(

@@ -34,7 +34,7 @@ class Native(overflow.OverflowPolicy):
     orders_jobs: ClassVar[bool] = True
     stores_outputs: ClassVar[bool] = False
     worker: ClassVar[str] = "kvscope_connectors.worker:HostOffloadingSpec"
-    """What copies where the host does it itself; elsewhere vLLM's own worker."""
+    """Worker that copies on a host without a device; elsewhere vLLM's worker copies."""
 
     host_gib: Annotated[fields.Gib | None, Label("host pool (GiB)", "host pool {} GiB")] = None
     host_blocks: Annotated[
@@ -60,7 +60,7 @@ class Native(overflow.OverflowPolicy):
         return self.pool_blocks(experiment) * page_aligned(experiment.block_bytes)
 
     def refusal(self, groups: Sequence[kv_plan.KvGroup]) -> str:
-        """What vLLM's connector does is recorded by one block table."""
+        """Reason if there are several KV groups: jobs are recorded by one block table."""
         return kv_plan.unless_one_block_table(groups, f"overflow={self.name}")
 
     @classmethod
@@ -71,7 +71,7 @@ class Native(overflow.OverflowPolicy):
         return overflow.HostPools(kv=overflow.blocks_of(settings, page_aligned(block_bytes.kv)))
 
     def engine_arguments(self, host_blocks: int) -> dict[str, Any]:
-        """vLLM's connector, in a subclass that records what it does."""
+        """Engine arguments for vLLM's connector, in the subclass that records its jobs."""
         return {
             "kv_transfer_config": {
                 "kv_connector": "NativeConnector",

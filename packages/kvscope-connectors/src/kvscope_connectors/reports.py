@@ -25,12 +25,12 @@ class Copied:
 
 @dataclass
 class NativeReport(OffloadingWorkerMetadata):
-    """vLLM's report of the jobs that have ended, and what was measured of them."""
+    """vLLM's report of ended jobs, with their measured copies."""
 
     copied: list[Copied] = field(default_factory=list)
 
     def aggregate(self, other: Any) -> "NativeReport":
-        """The reports of two workers as one."""
+        """Merged report of two workers."""
         both = super().aggregate(other)
         assert isinstance(both, OffloadingWorkerMetadata)
         copied = self.copied + other.copied

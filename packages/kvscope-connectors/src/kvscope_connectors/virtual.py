@@ -60,7 +60,7 @@ class VirtualOffloading(connectors.VirtualWorker):
         if self._costs.host_copies or empty:
             self._polled_ns = self._clock.now_ns()
         if empty and self._submitted and not self._ended():
-            self._advance_to(min(one.copied.end_ns for one in self._submitted.values()))
+            self._advance_to(min(job.copied.end_ns for job in self._submitted.values()))
             self._polled_ns = self._clock.now_ns()
         return self._report()
 
@@ -83,21 +83,21 @@ class VirtualOffloading(connectors.VirtualWorker):
     def _ended(self) -> list[int]:
         return [
             number
-            for number, one in self._submitted.items()
-            if one.copied.end_ns <= self._polled_ns
+            for number, job in self._submitted.items()
+            if job.copied.end_ns <= self._polled_ns
         ]
 
     def _report(self) -> KVConnectorOutput:
         report, loaded = NativeReport(), set()
         for number in self._ended():
-            one = self._submitted.pop(number)
+            job = self._submitted.pop(number)
             report.mark_completed(number)
             stats = report.transfer_stats
-            way = stats.store if one.loads is None else stats.load
-            way.record(one.copied.bytes, one.copied.seconds())
-            report.copied.append(one.copied)
-            if one.loads is not None:
-                loaded.add(one.loads)
+            way = stats.store if job.loads is None else stats.load
+            way.record(job.copied.bytes, job.copied.seconds())
+            report.copied.append(job.copied)
+            if job.loads is not None:
+                loaded.add(job.loads)
         return KVConnectorOutput(
             finished_recving=loaded or None,
             kv_connector_worker_meta=report if report.copied else None,

@@ -52,4 +52,4 @@ class HostOffloadingSpec(CPUOffloadingSpec):
 
     def get_worker(self, kv_caches: Any) -> HostWorker:
         """A worker of these caches."""
-        return HostWorker([one.tensor for one in kv_caches.tensors], self.num_chunks)
+        return HostWorker([kv_tensor.tensor for kv_tensor in kv_caches.tensors], self.num_chunks)

@@ -1,1 +1,1 @@
-"""Why requests took their time: the life of each, in the terminal and on the page of a study."""
+"""Breakdown of request latency: the life of each request, in the terminal and on the page."""

@@ -48,6 +48,6 @@ def _lives(given: argparse.Namespace) -> "Lives":
     planned.confirm_settings(records)
     number = given.repeat if given.repeat is not None else min(records.timed, default=0)
     if number not in records.numbers:
-        known = ", ".join(map(str, records.numbers)) or "none"
-        raise BadInput(f"{given.run}: no repeat {number}; its repeats are {known}")
+        numbers = ", ".join(map(str, records.numbers)) or "none"
+        raise BadInput(f"{given.run}: no repeat {number}; its repeats are {numbers}")
     return Lives(records.of_repeat(number), records.settings)

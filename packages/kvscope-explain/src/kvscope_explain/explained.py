@@ -37,7 +37,7 @@ CHOSEN = {
     "cheapest": "as the request that costs least to preempt",
     None: "by the policy's rank",
 }
-"""How a victim was chosen, by `overflow.victim`; None: by a policy that ranks requests itself."""
+"""Choice of a victim, by `overflow.victim`; None: by a policy that ranks requests itself."""
 MOST_WAITS = 10
 MOST_NAMES = 4  # requests that a sentence names
 
@@ -75,10 +75,10 @@ def request_lines(lives: Lives, request_id: str) -> list[str]:
     return [heading, *lines, "", *_shares(stretches)]
 
 
-def _place(place: int, of: int) -> str:
-    if of == 1:
+def _place(place: int, count: int) -> str:
+    if count == 1:
         return ""
-    return f", the {'' if place == 1 else f'{ordinal(place)} '}slowest of {of:,}"
+    return f", the {'' if place == 1 else f'{ordinal(place)} '}slowest of {count:,}"
 
 
 def run_facts(lives: Lives) -> dict[str, Any]:
@@ -97,8 +97,8 @@ def run_lines(lives: Lives) -> list[str]:
     """All requests of a repeat in lines: shares of their time, the costliest waits, the slowest."""
     slowest = [*lives.latencies_s][:MOST_WAITS]
     waits = [
-        f"{words.short_duration(one.duration_s):>10}  request {one.request_id}: {sentence(one)}"
-        for one in costliest(lives.all)
+        f"{words.short_duration(wait.duration_s):>10}  request {wait.request_id}: {sentence(wait)}"
+        for wait in costliest(lives.all)
     ]
     return [
         total_words(lives),
@@ -110,7 +110,7 @@ def run_lines(lives: Lives) -> list[str]:
 
 
 def total_words(lives: Lives) -> str:
-    """'12 requests took 3.456 s in all'; of a rehearsed run, that it is one."""
+    """'12 requests took 3.456 s in all'; a rehearsed run is marked as such."""
     took = words.short_duration(sum(lives.latencies_s.values()))
     mark = time_sources.mark_of(lives.time_source)
     return f"{words.plural(len(lives.latencies_s), 'request')} took {took} in all{mark}"
@@ -119,13 +119,13 @@ def total_words(lives: Lives) -> str:
 def costliest(stretches: list[Stretch]) -> list[Stretch]:
     """The stretches, of those that a request alone would not have, that took longest."""
     lost = [stretch for stretch in stretches if stretch.kind not in USEFUL]
-    return sorted(lost, key=lambda one: -one.duration_s)[:MOST_WAITS]
+    return sorted(lost, key=lambda wait: -wait.duration_s)[:MOST_WAITS]
 
 
 def _shares(stretches: list[Stretch]) -> Iterator[str]:
     spent = seconds_by_kind(stretches)
     total_s = sum(spent.values())
-    for kind, took_s in sorted(spent.items(), key=lambda one: -one[1]):
+    for kind, took_s in sorted(spent.items(), key=lambda kind_and_s: -kind_and_s[1]):
         share = took_s / total_s if total_s else 0.0
         yield f"{share:8.1%}  {words.short_duration(took_s):>9}  {kind}: {KINDS[kind]}"
 
@@ -155,9 +155,9 @@ def _prefilled(facts: dict[str, Any]) -> str:
 
 
 def _decoded(facts: dict[str, Any]) -> str:
-    made = words.plural(facts.get("sampled", 0), "token")
+    sampled = words.plural(facts.get("sampled", 0), "token")
     beside = words.plural(facts.get("beside", 0), "other")
-    return f"decode of {made} {_in_passes(facts)}, with up to {beside}{_found(facts)}"
+    return f"decode of {sampled} {_in_passes(facts)}, with up to {beside}{_found(facts)}"
 
 
 def _paused(facts: dict[str, Any]) -> str:
@@ -198,12 +198,16 @@ def _recomputed(facts: dict[str, Any]) -> str:
 
 def _found(facts: dict[str, Any]) -> str:
     """Tokens that a request need not compute as it is admitted or resumes."""
-    hit, own, loaded = (facts.get(name, 0) for name in FOUND)
+    hit, own_hit, loaded = (facts.get(name, 0) for name in FOUND)
     of_these = (
-        ", all of them its own" if own == hit else f", {own:,} of them its own" if own else ""
+        ", all of them its own"
+        if own_hit == hit
+        else f", {own_hit:,} of them its own"
+        if own_hit
+        else ""
     )
-    found = f", {words.plural(hit, 'token')} found in the prefix cache{of_these}" if hit else ""
-    return found + (f", {words.plural(loaded, 'token')} loaded from the host" if loaded else "")
+    hit_words = f", {words.plural(hit, 'token')} found in the prefix cache{of_these}" if hit else ""
+    return hit_words + (f", {words.plural(loaded, 'token')} loaded from the host" if loaded else "")
 
 
 _SENTENCES = {

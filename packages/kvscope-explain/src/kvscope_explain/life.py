@@ -1,4 +1,4 @@
-"""The life of a request: stretches from its arrival to its end, each with what it was spent on.
+"""Life of a request: stretches from its arrival to its end, each of one kind.
 
 The stretches of a request follow each other without a gap, so their durations add up to its
 latency. Everything in them follows from the tables of the run.
@@ -34,12 +34,12 @@ KINDS = {
     COPIED: "its pass begins, and copies its blocks back",
     RECOMPUTED: "computes tokens again that it had lost",
 }
-"""What a stretch of each kind is spent on."""
+"""Meaning of each kind of stretch."""
 FOUND = ("hit", "own_hit", "loaded")
 """Facts of a pass: columns of `batch`, of tokens that a request need not compute."""
 LAST = "last"  # `overflow.victim` where vLLM chooses
 SHORTEST_S = 1e-9
-"""What is shorter is the rounding of two instants."""
+"""Shortest stretch; below it is the rounding of two instants."""
 Events = list[dict[Hashable, Any]]
 USEFUL = (PREFILLED, DECODED)
 """The kinds that a request would have if it were alone."""
@@ -94,7 +94,9 @@ class Lives:
         times = self._steps[["start_s", "end_s", "requests"]]
         rows = repeat.batch.join(times, on="step").sort_values("step")
         rows["admitted"] = _admitted(rows, repeat.preemptions)
-        self._rows = {str(name): own for name, own in rows.groupby("request_id")}
+        self._rows = {
+            str(name): rows_of_request for name, rows_of_request in rows.groupby("request_id")
+        }
         preempting = rows["step"].isin(repeat.preemptions["step"])
         self._in_pass = dict(iter(rows[preempting].groupby("step")))
         events, transfers = repeat.preemptions, repeat.transfers
@@ -110,7 +112,7 @@ class Lives:
 
     @property
     def time_source(self) -> str:
-        """Where its times come from, as of the run."""
+        """Source of the run's times."""
         return self._run.time_source
 
     @cached_property
@@ -123,9 +125,9 @@ class Lives:
     def row(self, request_id: str) -> dict[str, Any]:
         """The row of `requests` of a request; BadInput if the repeat has no such request."""
         if request_id not in self._requests.index:
-            known = ", ".join(map(str, self._requests.index[:8]))
+            first_ids = ", ".join(map(str, self._requests.index[:8]))
             raise BadInput(
-                f"{self._run.directory}: no request {request_id!r:.60}; requests are {known}, …"
+                f"{self._run.directory}: no request {request_id!r:.60}; requests are {first_ids}, …"
             )
         return {str(k): v for k, v in self._requests.loc[request_id].to_dict().items()}
 
@@ -139,13 +141,13 @@ class Lives:
         return merged([s for s in self._stretches(request_id) if s.duration_s > SHORTEST_S])
 
     def _stretches(self, request_id: str) -> Iterator[Stretch]:
-        """Pass by pass; the host's time between two passes belongs to the later one."""
+        """Stretches pass by pass; the host's time between two passes belongs to the later one."""
         request = self.row(request_id)
         rows, lost = self._rows.get(request_id), self._lost.get(request_id, [])
         now_s, before, kind = float(request["arrival_s"]), -1, QUEUED
         for row in [] if rows is None else rows.to_dict("records"):
             begin_s, step = float(row["start_s"]), int(row["step"])
-            gone = [one for one in lost if before < one["step"] <= step]
+            gone = [preemption for preemption in lost if before < preemption["step"] <= step]
             if before < 0:
                 loads = self._loading(request_id, now_s, begin_s)
                 yield self._queued(request_id, now_s, loads.start_s)
@@ -184,13 +186,13 @@ class Lives:
     def _loading(self, request_id: str, start_s: float, end_s: float) -> Stretch:
         """The end of a wait from the first order of a load on; of no length where none was."""
         loads = [
-            one for one in self._loads.get(request_id, []) if start_s <= one["ordered_s"] < end_s
+            load for load in self._loads.get(request_id, []) if start_s <= load["ordered_s"] < end_s
         ]
-        ordered_s = min((float(one["ordered_s"]) for one in loads), default=end_s)
+        ordered_s = min((float(load["ordered_s"]) for load in loads), default=end_s)
         facts = {
-            "blocks": sum(int(one["blocks"]) for one in loads),
-            "bytes": sum(int(one["bytes"]) for one in loads),
-            "load_s": sum(float(one["end_s"]) - float(one["start_s"]) for one in loads),
+            "blocks": sum(int(load["blocks"]) for load in loads),
+            "bytes": sum(int(load["bytes"]) for load in loads),
+            "load_s": sum(float(load["end_s"]) - float(load["start_s"]) for load in loads),
         }
         return Stretch(request_id, LOADED, ordered_s, end_s, facts=facts)
 
@@ -242,20 +244,20 @@ class Lives:
         if rule != LAST:
             return rule
         rows = self._rows[request_id]
-        own = rows["admitted"][rows["step"] < step]
+        earlier = rows["admitted"][rows["step"] < step]
         others = ran["admitted"][ran["admitted"] < step]
-        return LAST if own.empty or not (others > own.iloc[-1]).any() else None
+        return LAST if earlier.empty or not (others > earlier.iloc[-1]).any() else None
 
     @cached_property
     def _overflow(self) -> dict[str, Any]:
         """The overflow policy of the settings; empty where there are none."""
-        found = self._settings.get("overflow", {})
-        return dict(found) if isinstance(found, dict) else {}
+        overflow = self._settings.get("overflow", {})
+        return dict(overflow) if isinstance(overflow, dict) else {}
 
     def _computed(
         self, request_id: str, row: dict[Hashable, Any], now_s: float
     ) -> Iterator[Stretch]:
-        """A pass of the request: what is copied in for it, and what it computes."""
+        """Stretches of a pass of the request: copies in, and computation."""
         if row["recomputed_tokens"]:
             kind = RECOMPUTED
         else:
@@ -281,7 +283,7 @@ class Lives:
         self, request_id: str, lost: Events, before: int, start_s: float, end_s: float
     ) -> Iterator[Stretch]:
         """From its last pass until it was aborted."""
-        gone = [one for one in lost if one["step"] > before]
+        gone = [preemption for preemption in lost if preemption["step"] > before]
         if before < 0:
             yield self._queued(request_id, start_s, end_s)
         elif gone:
@@ -295,11 +297,11 @@ class Lives:
 
 def _grouped(rows: pd.DataFrame, *keys: str) -> dict[Any, Events]:
     """The rows as mappings, by these columns."""
-    found: dict[Any, Events] = {}
+    events_of: dict[Any, Events] = {}
     for row in rows.to_dict("records"):
         values = tuple(row[key] for key in keys)
-        found.setdefault(values if len(keys) > 1 else values[0], []).append(row)
-    return found
+        events_of.setdefault(values if len(keys) > 1 else values[0], []).append(row)
+    return events_of
 
 
 def _admitted(rows: pd.DataFrame, preemptions: pd.DataFrame) -> pd.Series:
@@ -317,11 +319,11 @@ SUMS = ("passes", "tokens", "sampled", "bytes", *FOUND)
 
 def merged(stretches: list[Stretch]) -> list[Stretch]:
     """Neighbours of one kind as one stretch; those are passes, or pauses."""
-    found: list[Stretch] = []
+    joined: list[Stretch] = []
     for stretch in stretches:
-        last = found[-1] if found else None
+        last = joined[-1] if joined else None
         if last is None or last.kind != stretch.kind:
-            found.append(stretch)
+            joined.append(stretch)
             continue
         sums = {
             name: last.facts.get(name, 0) + stretch.facts.get(name, 0)
@@ -333,14 +335,14 @@ def merged(stretches: list[Stretch]) -> list[Stretch]:
         if "beside" in facts:
             facts["beside"] = beside
         steps = _span(last.steps, stretch.steps)
-        found[-1] = Stretch(last.request_id, last.kind, last.start_s, stretch.end_s, steps, facts)
-    return found
+        joined[-1] = Stretch(last.request_id, last.kind, last.start_s, stretch.end_s, steps, facts)
+    return joined
 
 
-def _span(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[int, int] | None:
-    if one is None or other is None:
-        return one or other
-    return one[0], other[1]
+def _span(first: tuple[int, int] | None, second: tuple[int, int] | None) -> tuple[int, int] | None:
+    if first is None or second is None:
+        return first or second
+    return first[0], second[1]
 
 
 def seconds_by_kind(stretches: list[Stretch]) -> dict[str, float]:

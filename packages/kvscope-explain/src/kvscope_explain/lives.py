@@ -1,4 +1,4 @@
-"""Why requests were slow: what `kvscope explain` says, for the page."""
+"""Section of the page on slow requests, as `kvscope explain` tells them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -28,8 +28,8 @@ def lives_of(study: StudyData) -> dict[str, Any]:
 
 def explained(study: StudyData) -> tuple[list[ReportedRun], int]:
     """The runs whose requests the page explains, and the number of those beyond MOST_RUNS."""
-    known = [run for run in study.complete if _has_requests(run)]
-    return known[:MOST_RUNS], len(known[MOST_RUNS:])
+    runs = [run for run in study.complete if _has_requests(run)]
+    return runs[:MOST_RUNS], len(runs[MOST_RUNS:])
 
 
 def _has_requests(run: ReportedRun) -> bool:
@@ -40,7 +40,7 @@ def _has_requests(run: ReportedRun) -> bool:
 
 
 def _run(run: ReportedRun) -> dict[str, Any]:
-    """The costliest waits of a run, and the requests of these and the slowest ones."""
+    """Template context for one run: its costliest waits, their requests and the slowest ones."""
     lives = Lives(run.records.of_repeat(min(run.records.timed)), run.settings)
     waits = costliest(lives.all)
     shown = {*[*lives.latencies_s][:MOST_REQUESTS], *(wait.request_id for wait in waits)}
@@ -78,16 +78,21 @@ def _parts(stretches: list[Stretch]) -> list[list[Any]]:
 
 
 def _lines(stretches: list[Stretch]) -> Iterator[list[str]]:
-    """When a stretch began, its duration, its kind and its sentence; shorter ones in one line."""
-    by_length = sorted(stretches, key=lambda one: -one.duration_s)
+    """Start, duration, kind and sentence of each stretch; shorter ones share a line."""
+    by_length = sorted(stretches, key=lambda stretch: -stretch.duration_s)
     shorter = by_length[MOST_LINES:]
-    left_out = {id(one) for one in shorter}
-    for one in stretches:
-        if id(one) not in left_out:
-            begins = f"{one.start_s:.3f} s"
-            yield [begins, words.short_duration(one.duration_s), one.kind, sentence(one)]
+    left_out = {id(stretch) for stretch in shorter}
+    for stretch in stretches:
+        if id(stretch) not in left_out:
+            begins = f"{stretch.start_s:.3f} s"
+            yield [
+                begins,
+                words.short_duration(stretch.duration_s),
+                stretch.kind,
+                sentence(stretch),
+            ]
     if shorter:
-        together = words.short_duration(sum(one.duration_s for one in shorter))
+        together = words.short_duration(sum(stretch.duration_s for stretch in shorter))
         yield [
             "",
             together,

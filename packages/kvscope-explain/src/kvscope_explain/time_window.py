@@ -23,9 +23,9 @@ SUMS = {
     "preemptions": "preempted_requests",
     "hits": "hit_tokens",
 }
-"""What is summed over the passes of a bin, and of which column of `steps` or `batch`."""
+"""Sums over the passes of a bin, each with its column of `steps` or `batch`."""
 MEANS = {"used": "kv_blocks_used", "running": "requests", "waiting": "waiting_requests"}
-"""What is summed times the seconds of each pass, so that its mean is weighted by them."""
+"""Means over the passes of a bin, weighted by their seconds, each with its column."""
 REQUEST_FIELDS = {
     "arrival": "arrival_s",
     "first_token": "first_token_s",
@@ -38,7 +38,7 @@ REQUEST_FIELDS = {
     "queued": "queued_s",
     "recomputed": "recomputed_tokens",
 }
-"""What the page shows of a request, and its column; the last three are not of `requests`."""
+"""Fields of a request on the page, and their columns; the last three are not of `requests`."""
 
 
 def windows_of(study: StudyData) -> list[dict[str, Any]]:
@@ -74,16 +74,16 @@ def over_time(run: ReportedRun) -> dict[str, Any]:
 def _bins(records: RunData, bin_s: float, count: int) -> dict[str, list[float]]:
     """Sums over the passes that began in each bin."""
     steps = records.steps.assign(hit_tokens=_sums(records, "hit_tokens", "step", records.steps))
-    at: NDArray[np.int64] = (steps["start_s"] // bin_s).clip(0, count - 1).to_numpy(np.int64)
+    bins: NDArray[np.int64] = (steps["start_s"] // bin_s).clip(0, count - 1).to_numpy(np.int64)
 
     def sums(values: pd.Series) -> list[float]:
-        total = np.bincount(at, values.astype(float).fillna(0), count)
+        total = np.bincount(bins, values.astype(float).fillna(0), count)
         return [round(value, 6) for value in total.tolist()]
 
     peak = np.zeros(count)
-    np.maximum.at(peak, at, steps["kv_blocks_used"])
+    np.maximum.at(peak, bins, steps["kv_blocks_used"])
     return {
-        "passes": np.bincount(at, minlength=count).tolist(),
+        "passes": np.bincount(bins, minlength=count).tolist(),
         "seconds": sums(steps["duration_s"]),
         "peak": peak.astype(int).tolist(),
         **{name: sums(steps[column]) for name, column in SUMS.items()},
@@ -95,21 +95,21 @@ def _requests(records: RunData, requests: pd.DataFrame) -> dict[str, list[Any]]:
     """Columns of requests; times in seconds."""
     cached = records.batch["hit_tokens"].notna().any()
     hits = _sums(records, "hit_tokens", "request_id", requests)
-    found = requests.assign(
+    shown = requests.assign(
         hit_tokens=hits if cached else None,
         queued_s=_queued_s(records, requests),
         recomputed_tokens=_sums(records, "recomputed_tokens", "request_id", requests),
     )
-    columns = {name: found[column] for name, column in REQUEST_FIELDS.items()}
-    return {"id": found["request_id"].tolist()} | {
+    columns = {name: shown[column] for name, column in REQUEST_FIELDS.items()}
+    return {"id": shown["request_id"].tolist()} | {
         name: [_number(value) for value in column] for name, column in columns.items()
     }
 
 
-def _sums(records: RunData, column: str, key: str, of: pd.DataFrame) -> pd.Series:
+def _sums(records: RunData, column: str, key: str, frame: pd.DataFrame) -> pd.Series:
     """The sum of a column of `batch` for each row of a table, by step or request."""
     sums = records.batch[column].astype(float).groupby(records.batch[key]).sum()
-    return of[key].map(sums).fillna(0).astype(np.int64)
+    return frame[key].map(sums).fillna(0).astype(np.int64)
 
 
 def _queued_s(records: RunData, requests: pd.DataFrame) -> pd.Series:

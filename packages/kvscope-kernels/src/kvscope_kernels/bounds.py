@@ -1,4 +1,4 @@
-"""Bounds of what is accepted of KV events, beside `kvscope.api.files.limits`."""
+"""Bounds of accepted KV events, beside `kvscope.api.files.limits`."""
 
 TICKS = (-(2**61), 2**61)
 """Instants and durations on a clock: the sum of two of them fits an int64."""

@@ -30,7 +30,7 @@ def metrics_table() -> str:
 
 def figures_table() -> str:
     """The figures of KV events, in the order of the page."""
-    rows = [(f"`{name}`", one.title, one.axes) for name, one in FIGURES.items()]
+    rows = [(f"`{name}`", figure.title, figure.axes) for name, figure in FIGURES.items()]
     return markdown(("figure", "shows", "declared axes"), rows)
 
 

@@ -54,9 +54,9 @@ def encode_records(records: npt.NDArray[np.void], origin_ticks: int) -> str:
 
     All values of a field stand together, so that they compress well and are read as arrays.
     """
-    found = records.astype(RECORD)  # a copy
-    found["start_ticks"] -= np.uint64(origin_ticks)
-    fields = [np.ascontiguousarray(found[name]).tobytes() for name in FIELDS]
+    packed = records.astype(RECORD)  # a copy
+    packed["start_ticks"] -= np.uint64(origin_ticks)
+    fields = [np.ascontiguousarray(packed[name]).tobytes() for name in FIELDS]
     return pybase64.b64encode(b"".join(fields)).decode("ascii")
 
 
@@ -66,8 +66,8 @@ def decode_records(text: str) -> dict[str, npt.NDArray[np.generic]]:
     count, rest = divmod(len(raw), RECORD.itemsize)
     if rest:
         raise ValueError(f"{len(raw)} bytes are no records of {RECORD.itemsize}")
-    found, place = {}, 0
+    fields, place = {}, 0
     for name in FIELDS:
-        found[name] = np.frombuffer(raw, RECORD[name], count, place)
-        place += found[name].nbytes
-    return found
+        fields[name] = np.frombuffer(raw, RECORD[name], count, place)
+        place += fields[name].nbytes
+    return fields

@@ -1,4 +1,4 @@
-"""How many KV events an experiment on a GPU records, and the disk that they take."""
+"""Number of KV events that an experiment on a GPU records, and their size on disk."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -55,12 +55,12 @@ def events_on_disk(experiment: Experiment) -> tracing.EventsOnDisk:
 def _blocks(workload: Workload, seed: int, block_size: int, tile: int) -> tuple[int, int]:
     """Blocks that requests write in passes, and that tiles read of one KV head."""
     writes = reads = 0
-    for one in workload.lengths(seed):
-        last = one.total - 1  # the last token that comes out is in no pass
-        tiles = (min(end, one.prompt) for end in range(tile, one.prompt + tile, tile))
-        writes += -(-one.prompt // block_size) + last - one.prompt
+    for length in workload.lengths(seed):
+        last = length.total - 1  # the last token that comes out is in no pass
+        tiles = (min(end, length.prompt) for end in range(tile, length.prompt + tile, tile))
+        writes += -(-length.prompt // block_size) + last - length.prompt
         reads += sum(-(-tokens // block_size) for tokens in tiles)
-        reads += _read(last, block_size) - _read(one.prompt, block_size)
+        reads += _read(last, block_size) - _read(length.prompt, block_size)
     return writes, reads
 
 

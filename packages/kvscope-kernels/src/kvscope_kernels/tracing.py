@@ -1,4 +1,4 @@
-"""How kvscope traces KV events: the kernels of each device, and what takes their events."""
+"""Tracing of KV events: the kernels of each device, and the consumers of their events."""
 
 from kvscope.api.tracing import tracing
 from kvscope_kernels.planning import events_on_disk

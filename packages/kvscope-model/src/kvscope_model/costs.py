@@ -31,8 +31,8 @@ def _numbers(
     device = experiment.device
     if isinstance(device, Modeled) and not hardware:
         return device.numbers
-    found = data.read(hardware or device.name)
-    return Hardware.model_validate({**found.model_dump(), **constants})
+    hardware_model = data.read(hardware or device.name)
+    return Hardware.model_validate({**hardware_model.model_dump(), **constants})
 
 
 COSTS = models.CostModel(files.names, data.sha256, costs)

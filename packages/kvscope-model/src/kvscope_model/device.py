@@ -45,8 +45,8 @@ class ModeledHardware(Device):
     @property
     def numbers(self) -> Hardware:
         """The hardware's numbers, with the constants in their place."""
-        found = data.read(self.hardware)
-        return Hardware.model_validate(found.model_dump() | self.constants)
+        hardware_model = data.read(self.hardware)
+        return Hardware.model_validate(hardware_model.model_dump() | self.constants)
 
     def needed_bytes(self, experiment: Conditions) -> float:
         """Bytes that the experiment needs of the GPU's memory: weights and cache."""
@@ -114,11 +114,11 @@ class Modeled(ModeledHardware):
         A number that `constants` give is not one that the hardware's own samples vary.
         """
         usual = self.numbers.model_dump()
-        own = [
-            {name: value for name, value in one.items() if name not in self.constants}
-            for one in data.read(self.hardware).bootstrap
+        fitted_samples = [
+            {name: value for name, value in sample.items() if name not in self.constants}
+            for sample in data.read(self.hardware).bootstrap
         ]
-        samples = self.bootstrap or own
+        samples = self.bootstrap or fitted_samples
         return [Hardware.model_validate(usual | sample) for sample in samples if sample]
 
     def cost(self, hardware: Hardware, experiment: Conditions) -> OverflowCost:

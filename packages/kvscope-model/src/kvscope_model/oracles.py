@@ -1,4 +1,4 @@
-"""The oracle of modeled times: they are what the cost model gives for what the passes contain.
+"""Oracle of modeled times: they follow from the cost model and the contents of passes.
 
 The settings have the model's constants, `batch` what each pass computes, `transfers` what is
 copied. Only one thing is taken from the recorded times: in how many stretches of host blocks
@@ -24,7 +24,7 @@ from kvscope_model.runs.moves import Moves, save_s_of
 
 
 def is_modeled(run: run_tables.RunTables) -> bool:
-    """Whether the settings are of the device that `plan.hardware` models."""
+    """True if the settings are of the device that `plan.hardware` models."""
     return run.section("device").get("name") == "modeled"
 
 
@@ -51,7 +51,8 @@ def modeled_kernel_wrong(run: run_tables.RunTables) -> oracle.Violations:
             after_s = (flush.origin_ticks + begin - (layer_ns or 0)) * run_tables.NANOSECONDS
             found_s = after_s, (end - begin) * run_tables.NANOSECONDS
             apart_s = max(
-                abs(one - due) for one, due in zip(found_s, due_s[kernel.name], strict=True)
+                abs(seconds - expected_s)
+                for seconds, expected_s in zip(found_s, due_s[kernel.name], strict=True)
             )
             if layer_ns is None or apart_s > virtual.TOLERANCE_S:
                 words = (
@@ -63,8 +64,8 @@ def modeled_kernel_wrong(run: run_tables.RunTables) -> oracle.Violations:
 
 
 def _layers_ns(run: run_tables.RunTables) -> dict[tuple[int, int, int], int]:
-    """When each recorded layer begins, by repeat, step and layer, on the clock of the events."""
-    origins = {one.repeat: one.start_ns for one in run.record.clock.repeats}
+    """Start of each recorded layer, by repeat, step and layer, on the clock of the events."""
+    origins = {repeat.repeat: repeat.start_ns for repeat in run.record.clock.repeats}
     rows = run.records.layers[["repeat", "step", "layer", "start_s"]]
     return {
         (repeat, step, layer): origins[repeat] + round(start_s / run_tables.NANOSECONDS)
@@ -80,10 +81,10 @@ def modeled_time_wrong(run: run_tables.RunTables) -> oracle.Violations:
     between passes. A request that arrives when no request runs begins a pass at once.
     """
     cost = cost_of(run)
-    found = [virtual.repeats_apart(run, cost.hardware.between_passes_s)]
+    violations = [virtual.repeats_apart(run, cost.hardware.between_passes_s)]
     for number in run.repeats:
-        found += ModeledRepeat(run, number, cost).violations()
-    return run_tables.combine(*found)
+        violations += ModeledRepeat(run, number, cost).violations()
+    return run_tables.combine(*violations)
 
 
 class ModeledRepeat:
@@ -119,19 +120,19 @@ class ModeledRepeat:
         yield self._scheduling()
 
     def _link_free_s(self) -> Floats:
-        """When what earlier passes saved has crossed the link, of each pass.
+        """Time at which the saves of earlier passes have crossed the link, for each pass.
 
         The host waits for copies to pageable memory itself.
         """
-        found = np.zeros(len(self.steps))
+        free_from_s = np.zeros(len(self.steps))
         if self.cost.memory == "pageable" or not self.seconds.saved_s.any():
-            return found
+            return free_from_s
         ends_s, free_s = self.begin_s + self.steps["forward_s"].to_numpy(float), 0.0
         for place, saved_s in enumerate(self.seconds.saved_s):
-            found[place] = free_s
+            free_from_s[place] = free_s
             if saved_s:
                 free_s = max(free_s, ends_s[place]) + saved_s
-        return found
+        return free_from_s
 
     def _passes(self) -> oracle.Violations:
         loads = loads_of(self.steps, self.repeat.batch)
@@ -145,7 +146,7 @@ class ModeledRepeat:
         return virtual.wrong_time(self.steps, wrong, "duration_s", due_s)
 
     def _offloaded_s(self) -> Floats:
-        """By which each pass is longer for jobs of vLLM's offloading.
+        """Added seconds of each pass for jobs of vLLM's offloading.
 
         A host that copies by itself does so between its passes; otherwise the pass waits for the
         stores whose blocks it gives away.
@@ -158,14 +159,14 @@ class ModeledRepeat:
             ends_s = np.fmax(awaited.to_numpy(float), self.begin_s)
             return np.asarray(ends_s - self.begin_s, np.float64)
         ends_s = self.begin_s + self.steps["forward_s"].to_numpy(float) + virtual.TOLERANCE_S
-        at = np.searchsorted(ends_s, jobs["end_s"].to_numpy(float))
-        begins_s = np.append(self.begin_s, np.inf)[at] - virtual.TOLERANCE_S
+        pass_index = np.searchsorted(ends_s, jobs["end_s"].to_numpy(float))
+        begins_s = np.append(self.begin_s, np.inf)[pass_index] - virtual.TOLERANCE_S
         within = (jobs["start_s"] >= begins_s).to_numpy()
-        spent_s = np.bincount(at[within], jobs["copy_s"].to_numpy(float)[within], count)
+        spent_s = np.bincount(pass_index[within], jobs["copy_s"].to_numpy(float)[within], count)
         return np.asarray(spent_s, np.float64)
 
     def _gaps(self) -> oracle.Violations:
-        """Time between passes, or until a request arrives where none is there.
+        """Gaps between passes, or until a request arrives if no request is there.
 
         Then the requests may wait for jobs of vLLM's offloading, until one has ended.
         """
@@ -183,7 +184,7 @@ class ModeledRepeat:
         return virtual.wrong_time(self.steps, wrong, "start_s", due_s)
 
     def _after_job(self, start_s: float, waited_s: float) -> bool:
-        """Whether a pass begins a whole number of the host's turns after a job has ended.
+        """True if a pass begins a whole number of the host's turns after a job has ended.
 
         Or after the wait began: the host learns of jobs that ended during a pass with the next.
         """
@@ -226,7 +227,7 @@ class ModeledRepeat:
         return virtual.wrong_time(rows, wrong, "copy_s", seconds.copied_s)
 
     def _stretches_impossible(self) -> Bools:
-        """Where no number of copies of a row's blocks takes the recorded seconds."""
+        """Mask of the rows whose recorded seconds fit no number of copies."""
         rebuilt, cost = self.moves.rebuilt_tokens > 0, self.cost
         block_bytes = np.where(rebuilt, cost.activation_block_bytes, cost.block_bytes)
         blocks, pieces = self.moves.bytes // block_bytes, np.where(rebuilt, 1, cost.pieces)
@@ -248,9 +249,9 @@ class ModeledRepeat:
     def _scheduling(self) -> oracle.Violations:
         """Scheduling takes no time: requests are preempted as their pass begins."""
         rows = self.repeat.preemptions.reset_index(drop=True)
-        at = np.searchsorted(self.steps["step"], rows["step"])
-        begins_s = self.steps["start_s"].to_numpy(float)[at]
-        waited_s = self.steps["load_wait_s"].astype(float).fillna(0.0).to_numpy()[at]
+        pass_index = np.searchsorted(self.steps["step"], rows["step"])
+        begins_s = self.steps["start_s"].to_numpy(float)[pass_index]
+        waited_s = self.steps["load_wait_s"].astype(float).fillna(0.0).to_numpy()[pass_index]
         late = virtual.differs(rows["time_s"], begins_s) & virtual.differs(
             rows["time_s"], begins_s - waited_s
         )
@@ -262,7 +263,7 @@ class ModeledRepeat:
         )
 
     def _layers(self) -> oracle.Violations:
-        """Layers of a traced pass: of equal length, the first after what is moved."""
+        """Layers of a traced pass: of equal length, the first after the moves."""
         layers = self.repeat.layers.reset_index(drop=True)
         if layers.empty:
             return self._untimed()
@@ -286,13 +287,17 @@ class ModeledRepeat:
         """Traced passes without the times of all their layers."""
         asked, steps = self.tracing, self.steps["step"].to_numpy()
         traced = steps % asked.get("step_stride", 1) == 0
-        due = traced * (asked.get("name") != "none") * self.cost.model.layers
+        traced_layers = traced * (asked.get("name") != "none") * self.cost.model.layers
         layers = self.repeat.layers
         timed = Counter(step for step, _ in {*zip(layers["step"], layers["layer"], strict=True)})
-        found = np.array([timed[step] for step in steps.tolist()])
+        timed_layers = np.array([timed[step] for step in steps.tolist()])
         words = "{found} layers are timed, {due} traced"
         return run_tables.bad_rows(
-            self.steps, found != due, lambda r: words.format_map(r), found=found, due=due
+            self.steps,
+            timed_layers != traced_layers,
+            lambda r: words.format_map(r),
+            found=timed_layers,
+            due=traced_layers,
         )
 
 

@@ -39,7 +39,7 @@ def effort(cost: CostModel, part: Minibatch | Row) -> Effort:
 
 
 def context_bytes(sizes: Sizes, row: Row, block_size: int) -> int:
-    """Bytes of one layer of the blocks that hold a request's tokens once a pass has stored its own.
+    """Bytes of one layer of the blocks of a request's tokens, after a pass has stored its own.
 
     Blocks of activations have the bytes of activations; of tokens kept as ids there is none. All
     blocks but a request's last are full, so the tokens of a kind say how many blocks it has.

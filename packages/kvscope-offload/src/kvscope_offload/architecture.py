@@ -137,7 +137,7 @@ class Llama(Architecture):
         self._frequencies, self._scale = _rotary(model, device)
 
     def layer_shapes(self) -> Shapes:
-        """Products, gate and up in one, and two norms."""
+        """Shapes of the products, gate and up merged, and of two norms."""
         hidden, inner = self.model.hidden_size, self.model.intermediate_size
         products = {"gate_up": (2 * inner, hidden), "down": (hidden, inner)}
         norms = {"attention_norm": (hidden,), "mlp_norm": (hidden,)}

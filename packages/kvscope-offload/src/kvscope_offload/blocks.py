@@ -22,7 +22,7 @@ class Content(Enum):
 
 
 class Place(Enum):
-    """Which memory a block is in."""
+    """Memory that a block is in."""
 
     DEVICE = "device"
     HOST = "host"
@@ -43,7 +43,7 @@ KINDS = tuple(
 
 
 class Block(NamedTuple):
-    """A block of a request: what it holds, and its number in its pool (none for TOKEN)."""
+    """Block of a request: its contents, and its number in its pool (none for TOKEN)."""
 
     content: Content
     place: Place | None
@@ -63,7 +63,7 @@ class BlockPool:
         return self.size - len(self._free)
 
     def allocate(self) -> Block | None:
-        """A free block; None if there is none."""
+        """Free block; None if there is none left."""
         return Block(*self.kind, heapq.heappop(self._free)) if self._free else None
 
     def release(self, block: Block) -> None:
@@ -145,17 +145,17 @@ class Sequence:
                 _append(self.spans[kind], span)
 
     def _targets(self, tokens: int) -> Spans:
-        """Where the next tokens go, as few spans as the pools' holes allow."""
-        found: dict[Kind, list[Span]] = {kind: [] for kind in KINDS}
+        """Spans for the next tokens, as few as the pools' holes allow."""
+        spans_of: dict[Kind, list[Span]] = {kind: [] for kind in KINDS}
         size, token, end = self.block_size, self.tokens, self.tokens + tokens
         while token < end:
             block, offset = self.blocks[token // size], token % size
             count = min(size - offset, end - token)
             if block.place is not None:
                 row = block.number * size + offset
-                _append(found[Kind(block.content, block.place)], Span(token, row, count))
+                _append(spans_of[Kind(block.content, block.place)], Span(token, row, count))
             token += count
-        return {kind: tuple(spans) for kind, spans in found.items()}
+        return {kind: tuple(spans) for kind, spans in spans_of.items()}
 
 
 def _append(spans: list[Span], span: Span) -> None:

@@ -49,13 +49,13 @@ class OffloadDevice(Device):
 
     @property
     def slug(self) -> str:
-        """With the policy, and the share if it is given."""
+        """Slug with the policy, and the share if it is given."""
         share = "" if self.share is None else f"-{self.share:g}"
         return f"-{self.policy.replace('_', '-')}{share}"
 
     @property
     def link_bytes_per_s(self) -> float | None:
-        """How fast the link may be at the most; None is as fast as it is."""
+        """Limit of the link's speed; None without a limit."""
         return None
 
     @property
@@ -116,7 +116,7 @@ class OffloadCuda(OffloadDevice):
     torch_device: ClassVar[str] = "cuda"
 
     def memory_bytes(self, experiment: Conditions) -> int:
-        """Without the weights where they are drawn on the GPU and stay there."""
+        """Bytes of memory, without weights that are drawn on the GPU and stay there."""
         policy = self.offload_policy(experiment.cache_blocks * experiment.block_bytes)
         resident = 0 if policy.streamed else experiment.model.weight_bytes
         return super().memory_bytes(experiment) - resident
@@ -134,11 +134,11 @@ class OffloadModeled(OffloadDevice, ModeledHardware):
 
     @property
     def slug(self) -> str:
-        """With the hardware and the policy."""
+        """Slug with the hardware and the policy."""
         return f"-{self.hardware}{super().slug}"
 
     def passes_s(self, experiment: Conditions, lengths: Sequence[tuple[int, int]]) -> list[float]:
-        """As the engine simulates them."""
+        """Seconds of the passes as the engine simulates them."""
         from kvscope_offload.modeled_engine import modeled_passes_s
 
         return modeled_passes_s(experiment, self, lengths)

@@ -55,9 +55,9 @@ class Engine(ABC):
 
     def lay_out(self, lengths: list[Length]) -> Generation:
         """A batch before its first pass; the split for the same lengths is chosen once."""
-        known = self._splits.get(tuple(lengths))
+        split = self._splits.get(tuple(lengths))
         layers, size = self.model.layers, self.block_size
-        generation = Generation(self.policy, self.cost, layers, size, lengths, known=known)
+        generation = Generation(self.policy, self.cost, layers, size, lengths, known=split)
         self._splits[tuple(lengths)] = generation.split
         return generation
 

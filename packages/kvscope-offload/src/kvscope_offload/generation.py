@@ -1,4 +1,4 @@
-"""A batch of requests from its prompts to its last tokens: blocks, mini-batches, passes.
+"""Batch of requests from its prompts to its last tokens: blocks, mini-batches, passes.
 
 How long each request is is known from the beginning, so the passes can be laid out ahead of the
 computation: pass 0 computes the prompts and gives the first tokens, pass p stores token p and gives
@@ -30,7 +30,7 @@ TRIAL_ROWS = 640  # of the passes on which a split is tried: each request is a r
 
 
 class Length(NamedTuple):
-    """How long a request is."""
+    """Length of a request."""
 
     prompt_tokens: int
     output_tokens: int
@@ -74,7 +74,7 @@ class Generation:
         )
 
     def fits(self, split: Split) -> bool:
-        """Whether the host holds what a split leaves to it, to the end of the batch."""
+        """True if the host holds its part of a split to the end of the batch."""
         return self._host_bytes(self._pool_sizes(split)) <= self.host_room
 
     def trial_s(self, split: Split) -> float:
@@ -135,7 +135,7 @@ class Generation:
             running = [s for s in running if not self._ends(s, number)]
 
     def _ends(self, sequence: Sequence, number: int) -> bool:
-        """Whether this pass was a request's last one; its blocks are then free."""
+        """True if this pass was a request's last one; its blocks are then free."""
         if sequence.output_tokens > number + 1:
             return False
         self.pools.release(sequence.blocks)

@@ -1,4 +1,4 @@
-"""Lanes that do real work: at once, in a thread of their own, or on a CUDA stream."""
+"""Lanes that do real work: inline, in a thread of their own, or on a CUDA stream."""
 
 import queue
 import threading
@@ -151,9 +151,9 @@ class RealLanes(Lanes):
     def __init__(self, device: torch.device, bytes_per_s: float | None, overlap: bool) -> None:
         self.intervals: list[Interval] = []
         self._cuda = device.type == "cuda"
-        made: list[Any]
+        lanes: list[Any]
         if self._cuda:
-            made = [CudaLane(n, self.intervals, torch.cuda.Stream(device)) for n in NAMES]
+            lanes = [CudaLane(n, self.intervals, torch.cuda.Stream(device)) for n in NAMES]
             torch.cuda.synchronize()
             self._origin = torch.cuda.Event(enable_timing=True)
             self._origin.record()
@@ -161,10 +161,10 @@ class RealLanes(Lanes):
             self._origin_s = time.perf_counter()
         elif overlap:
             rates = (bytes_per_s, None, bytes_per_s)
-            made = [ThreadLane(n, self.intervals, r) for n, r in zip(NAMES, rates, strict=True)]
+            lanes = [ThreadLane(n, self.intervals, r) for n, r in zip(NAMES, rates, strict=True)]
         else:
-            made = [InlineLane(n, self.intervals) for n in NAMES]
-        super().__init__(*made)
+            lanes = [InlineLane(n, self.intervals) for n in NAMES]
+        super().__init__(*lanes)
 
     def read(self) -> list[Interval]:
         """Spans of the lanes since they were last read, in order of their start."""
@@ -172,9 +172,9 @@ class RealLanes(Lanes):
         if self._cuda:
             for lane in (self.link, self.device, self.back):
                 lane.read(self._origin, self._origin_s)
-        found = sorted(self.intervals, key=lambda interval: interval.start_s)
+        intervals = sorted(self.intervals, key=lambda interval: interval.start_s)
         self.intervals.clear()
-        return found
+        return intervals
 
     def close(self) -> None:
         """End what runs in threads."""

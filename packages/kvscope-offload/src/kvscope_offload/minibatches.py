@@ -18,7 +18,7 @@ class Effort(NamedTuple):
 
     @property
     def imbalance_s(self) -> float:
-        """How much longer the link is busy than the device."""
+        """Seconds by which the link is busy longer than the device."""
         return self.link_s - self.device_s
 
 

@@ -50,9 +50,9 @@ class ModeledEngine(Engine):
         self, generation: Generation, prompts: list[Prompt]
     ) -> Iterator[tuple[Pass, list[int]]]:
         """The passes of one batch, each as long as simulated."""
-        found = self.simulated(generation.lengths)
+        simulated = self.simulated(generation.lengths)
         begin_s = 0.0
-        for step, end_s in zip(found.passes, found.ends_s, strict=True):
+        for step, end_s in zip(simulated.passes, simulated.ends_s, strict=True):
             self.clock.wait(end_s - begin_s)
             begin_s = end_s
             yield step, [TOKEN] * len(step.rows)
@@ -87,11 +87,11 @@ def modeled_passes_s(
 ) -> list[float]:
     """Seconds of the passes that serve requests of these prompt and output tokens."""
     clock = VirtualClock()
-    engine, found = modeled_engine(experiment, device, clock), [0.0]
+    engine, seconds = modeled_engine(experiment, device, clock), [0.0]
     prompts, outputs = [range(prompt) for prompt, _ in lengths], [output for _, output in lengths]
     for _ in engine.stream(prompts, outputs, Limits.of(experiment)):
-        found.append(clock.now_ns() * 1e-9)
-    return [end - begin for begin, end in pairwise(found)]
+        seconds.append(clock.now_ns() * 1e-9)
+    return [end - begin for begin, end in pairwise(seconds)]
 
 
 def modeled_prediction(

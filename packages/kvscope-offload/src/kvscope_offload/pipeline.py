@@ -85,7 +85,7 @@ class Work(Protocol):
 
 @dataclass(frozen=True)
 class Style:
-    """How the schedule overlaps.
+    """Overlap of the schedule.
 
     `buffers` are those of mini-batches in flight; `spread_weights`: a layer's weights come in
     parts, between the loads of the mini-batches before, else in one piece ahead of them;

@@ -1,4 +1,4 @@
-"""Which blocks of a batch hold what, so that all of it keeps to a split."""
+"""Contents of the blocks of a batch, so that all of it keeps to a split."""
 
 from dataclasses import dataclass
 
@@ -30,12 +30,12 @@ class Placement:
         return Content.ACTIVATION if self._activations(1) else Content.KV
 
     def _activations(self, most: int) -> int:
-        """How many of the newest blocks are activations: their share of all that are no ids."""
+        """Number of activations among the newest blocks: their share of all blocks but ids."""
         kept = 1.0 - self.split.token
         share = self.split.activation / kept if kept else 0.0
-        due = _due(share * (self.blocks - self.ids), self.activations, most)
-        self.activations += due
-        return due
+        count = _due(share * (self.blocks - self.ids), self.activations, most)
+        self.activations += count
+        return count
 
 
 def _due(blocks: float, so_far: int, most: int) -> int:

@@ -52,15 +52,15 @@ class OffloadPlatform(Platform):
         return {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": str(device.threads)}
 
     def accelerators(self) -> list[dict[str, Any]]:
-        """The GPU, where there is one."""
+        """The GPU, if any."""
         device = self.experiment.device
         assert isinstance(device, OffloadDevice)
         if device.torch_device == "cpu":
             return []
         import torch
 
-        found = torch.cuda.get_device_properties(0)
-        return [{"name": found.name, "memory_bytes": found.total_memory}]
+        properties = torch.cuda.get_device_properties(0)
+        return [{"name": properties.name, "memory_bytes": properties.total_memory}]
 
 
 class ModeledOffloadPlatform(Platform):

@@ -1,4 +1,4 @@
-"""Decisions of an offload policy: what is kept of the context, and how the schedule overlaps."""
+"""Decisions of an offload policy: the kept part of the context, and the schedule's overlap."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -9,7 +9,7 @@ from kvscope_offload.split import Demand, Split, Trial
 
 
 class OffloadPolicy(Option):
-    """Where weights and context are kept, and how a step is scheduled.
+    """Placement of weights and context, and schedule of a step.
 
     `weights` are streamed from the host layer by layer, or resident on the device, as is
     `device_gib` of the cache; the host holds the rest, up to `host_gib`. A pass is cut into
@@ -33,19 +33,19 @@ class OffloadPolicy(Option):
 
     @property
     def streamed(self) -> bool:
-        """Whether each layer's weights come over the link."""
+        """True if each layer's weights come over the link."""
         return self.weights == "streamed"
 
     @property
     def schedule(self) -> Style:
-        """How the schedule overlaps."""
+        """Overlap of the schedule."""
         return self.style
 
     @property
     def formation(self) -> bool:
-        """Whether mini-batches are formed by what requests load and compute."""
+        """True if mini-batches are formed by their requests' loads and computation."""
         return self.balances
 
     def split(self, cost: CostModel, demand: Demand, trial: Trial) -> Split:
-        """Split of the context between what is kept and what is computed again."""
+        """Split of the context into kept and recomputed tokens."""
         return Split()

@@ -49,8 +49,8 @@ class Prediction:
             },
         }
 
-    def _hybrid_share(self, own: Generation) -> float:
+    def _hybrid_share(self, generation: Generation) -> float:
         """Share that `hybrid` would keep as activations in the same conditions."""
-        keys = own.policy.model_dump(include=set(Hybrid.model_fields))
+        keys = generation.policy.model_dump(include=set(Hybrid.model_fields))
         policy = Hybrid.model_validate(keys | {"name": "hybrid", "share": None})
-        return replace(own, policy=policy).split.activation
+        return replace(generation, policy=policy).split.activation

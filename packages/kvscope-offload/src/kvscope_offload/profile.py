@@ -35,8 +35,8 @@ def profile(arch: Architecture, weights: Weights, lanes: RealLanes) -> CostModel
         there[:size].copy_(host[:size], non_blocking=True)
 
     def relay(size: int) -> None:
-        found = pageable[:size]
-        found.pin_memory() if arch.device.type == "cuda" else found.clone()
+        buffer = pageable[:size]
+        buffer.pin_memory() if arch.device.type == "cuda" else buffer.clone()
 
     def rebuild(tokens: int) -> None:
         kv = arch.keys_values(w, hidden[:tokens], positions[:tokens])

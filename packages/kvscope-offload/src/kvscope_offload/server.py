@@ -86,7 +86,7 @@ class OffloadServer:
         yield {"offload": self._prediction}
 
     def empty_prefix_cache(self) -> None:
-        """There is none."""
+        """Do nothing: there is no prefix cache."""
 
     def begin(self, recording: engine_rows.Recording, marks: nvtx.Marks) -> None:
         """Note what follows in this recording."""
@@ -108,7 +108,7 @@ class OffloadServer:
         self.waiting.append(Request(request_id, prompt_token_ids, output_tokens))
 
     def has_unfinished_requests(self) -> bool:
-        """Whether a batch is under way or waiting."""
+        """True if a batch is under way or waiting."""
         return bool(self._batch or self.waiting)
 
     def settle(self) -> None:

@@ -34,7 +34,7 @@ class SimulatedLane:
         self.now_s = max(self.now_s, mark)
 
     def join(self) -> None:
-        """The caller waits: it has no clock of its own."""
+        """Do nothing: the caller has no clock of its own."""
 
 
 class SimulatedLanes(Lanes):
@@ -170,11 +170,11 @@ def simulate(batch: Batch, recorded_passes: int | None = None) -> Simulated:
     `recorded_passes` are the first passes whose intervals are kept; None is all.
     """
     lanes = SimulatedLanes()
-    found = Simulated([], [], lanes.intervals)
+    simulated = Simulated([], [], lanes.intervals)
     work = CostWork(batch)
     for step in run(batch.passes(), work, lanes, batch.policy.schedule):
-        found.passes.append(step)
-        found.ends_s.append(lanes.device.now_s)
-        if len(found.passes) == recorded_passes:
+        simulated.passes.append(step)
+        simulated.ends_s.append(lanes.device.now_s)
+        if len(simulated.passes) == recorded_passes:
             lanes.stop_recording()
-    return found
+    return simulated

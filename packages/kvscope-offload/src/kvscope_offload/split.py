@@ -1,4 +1,4 @@
-"""How much of the context to keep as what: the closed form that balances link and device.
+"""Split of the context into kinds of blocks: the closed form that balances link and device.
 
 What is kept of a token is on a ladder: K and V; its activation, if that is smaller; nothing but its
 id. Each rung down loads fewer bytes and takes more work. Of n tokens in a batch let a share s be
@@ -65,7 +65,7 @@ class Ladder:
         )
 
     def position(self, split: Split) -> float:
-        """Where a split of two neighbouring rungs is."""
+        """Place of a split of two neighbouring rungs on the ladder."""
         return split.activation + self.end * split.token
 
     def first(self, holds: Callable[[Split], bool]) -> float:
@@ -96,7 +96,7 @@ class Trial(Protocol):
     """A batch on which a split can be tried, in whole blocks."""
 
     def fits(self, split: Split) -> bool:
-        """Whether device and host hold it to its end."""
+        """True if device and host hold the batch to its end."""
 
     def trial_s(self, split: Split) -> float:
         """Seconds of decoding; inf if it does not fit."""
@@ -156,7 +156,7 @@ def best(cost: CostModel, demand: Demand) -> Split:
 
 
 def in_whole_blocks(closed: Split, cost: CostModel, trial: Trial) -> Split:
-    """The closed form's split, unless another is shorter on trial by what is worth it.
+    """Split of the closed form, unless another is shorter on trial by a worthwhile part.
 
     The closed form divides a batch as if it were of one piece. There are whole blocks of requests
     in few mini-batches, which need not come to the same. Tried are that split, the one at which the
@@ -182,7 +182,7 @@ def in_whole_blocks(closed: Split, cost: CostModel, trial: Trial) -> Split:
 
 
 def _has_room(cost: CostModel, demand: Demand, split: Split) -> bool:
-    """Whether device and host hold what the split keeps."""
+    """True if device and host hold the blocks of the split."""
     room = None if demand.host_bytes is None else demand.host_bytes + demand.device_bytes
     return room is None or _kept_bytes(cost, demand, split) <= room
 

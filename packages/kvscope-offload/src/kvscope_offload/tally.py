@@ -13,7 +13,7 @@ from kvscope_offload.split import Split
 
 
 class Tally:
-    """How many blocks of each kind a request has; `left` are those that are free in each pool."""
+    """Blocks of each kind that a request has; `left` are those that are free in each pool."""
 
     def __init__(self, sequence: Sequence, left: dict[Kind, int]) -> None:
         self.sequence, self.left = sequence, left
@@ -61,7 +61,7 @@ class Tally:
         return Row(self.sequence.index, prompt + number - 1, 1, kept, target, ids)
 
     def _kept(self, tokens: int) -> Spans:
-        """Where so many tokens lie; only the last block may be partly filled."""
+        """Spans of so many tokens; only the last block may be partly filled."""
         size = self.sequence.block_size
         kept = {kind: blocks * size for kind, blocks in self.blocks.items()}
         if self.last is not None:

@@ -70,18 +70,18 @@ class TensorEngine(Engine):
 
     def generate(self, prompts: Sequence[Prompt], output_tokens: Sequence[int]) -> Generated:
         """Greedy tokens of all requests, as many each as asked for."""
-        found = Generated({i: [] for i in range(len(prompts))})
+        generated = Generated({i: [] for i in range(len(prompts))})
         self.copied.clear()
         for done in self.stream(prompts, output_tokens):
-            found.passes.append(done)
+            generated.passes.append(done)
             for number, token in zip(done.requests, done.tokens, strict=True):
-                found.tokens[number].append(token)
-            if self.generation not in found.generations[-1:]:
+                generated.tokens[number].append(token)
+            if self.generation not in generated.generations[-1:]:
                 assert self.generation is not None
-                found.generations.append(self.generation)
-        found.intervals = self.lanes.read()
-        found.copied = Counter(self.copied)
-        return found
+                generated.generations.append(self.generation)
+        generated.intervals = self.lanes.read()
+        generated.copied = Counter(self.copied)
+        return generated
 
     def compute(
         self, generation: Generation, prompts: list[Prompt]

@@ -34,7 +34,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Indices:
-    """Where the tokens of a mini-batch are, as tensors on the device; the same in every layer."""
+    """Places of a mini-batch's tokens, as tensors on the device; equal in every layer."""
 
     requests: torch.Tensor  # [b] numbers of its requests
     positions: torch.Tensor  # [n] of the tokens to compute
@@ -65,7 +65,7 @@ class Memory:
         ]
 
     def suits(self, generation: Generation) -> bool:
-        """Whether another generation of the same policy needs the same memory."""
+        """True if another generation of the same policy needs equal memory."""
         return self.key == _memory_key(generation)
 
 
@@ -146,8 +146,10 @@ class TensorWork:
             resident = not self.generation.policy.streamed
             flat = self.layer_weights.layers[layer] if resident else self._weights[buffer]
             w = self.layer_weights.views(flat)
-            one = self._prefill if step.prefill else self._decode
-            x, kv = one(w, step.minibatches[minibatch], layer, minibatch, self._slots[slot])
+            minibatch_work = self._prefill if step.prefill else self._decode
+            x, kv = minibatch_work(
+                w, step.minibatches[minibatch], layer, minibatch, self._slots[slot]
+            )
             self._store(step.minibatches[minibatch], layer, x, kv, Place.DEVICE)
             self._rows[step.number, layer, minibatch] = x, kv
 
@@ -177,12 +179,12 @@ class TensorWork:
         outer = self.layer_weights.outer
         self._indices = [self._indices_of(batch, step.prefill) for batch in step.minibatches]
         self._hidden, self._ids_hidden = [], []
-        for batch, at in zip(step.minibatches, self._indices, strict=True):
+        for batch, indices in zip(step.minibatches, self._indices, strict=True):
             if step.prefill:
                 ids = torch.cat([self.prompts[row.index] for row in batch.rows])
             else:
-                ids = self._newest[at.requests]
-            self._hidden.append(self.arch.embed(outer, ids, at.positions))
+                ids = self._newest[indices.requests]
+            self._hidden.append(self.arch.embed(outer, ids, indices.positions))
             again = [self._known(row.index, row.id_tokens) for row in batch.rows]
             positions = [torch.arange(len(ids), device=ids.device) for ids in again]
             self._ids_hidden.append(self.arch.embed(outer, torch.cat(again), torch.cat(positions)))
@@ -199,7 +201,7 @@ class TensorWork:
 
         Of pageable memory the rows are copied first, by the host, to memory that the link can take.
         """
-        found = []
+        outputs = []
         for kind in (KV_HOST, ACT_HOST):
             source = self.storage.rows(kind, layer)
             for place, row in enumerate(batch.rows):
@@ -209,8 +211,8 @@ class TensorWork:
                         rows = (
                             rows.pin_memory() if self.arch.device.type == "cuda" else rows.clone()
                         )
-                    found.append((kind, place, span.first_token, rows))
-        return found
+                    outputs.append((kind, place, span.first_token, rows))
+        return outputs
 
     def _load(self, sources: list[tuple[Kind, int, int, torch.Tensor]], slot: Slot) -> None:
         filled = 0
@@ -224,8 +226,8 @@ class TensorWork:
     def _prefill(
         self, w: Tensors, batch: Minibatch, layer: int, minibatch: int, slot: Slot
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        at, lengths = self._indices[minibatch], [row.new_tokens for row in batch.rows]
-        hidden, x, kv = self._whole_layer(w, self._hidden[minibatch], at.positions, lengths)
+        indices, lengths = self._indices[minibatch], [row.new_tokens for row in batch.rows]
+        hidden, x, kv = self._whole_layer(w, self._hidden[minibatch], indices.positions, lengths)
         self._hidden[minibatch] = hidden
         return x, kv
 
@@ -258,17 +260,17 @@ class TensorWork:
     def _decode(
         self, w: Tensors, batch: Minibatch, layer: int, minibatch: int, slot: Slot
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        arch, at = self.arch, self._indices[minibatch]
+        arch, indices = self.arch, self._indices[minibatch]
         self._gather(batch, layer, slot)
-        self._rebuild(w, batch, at, slot)
+        self._rebuild(w, batch, indices, slot)
         self._recompute(w, batch, minibatch, slot)
         hidden = self._hidden[minibatch]
         x = arch.attention_input(w, hidden)
-        kv, q = arch.keys_values(w, x, at.positions), arch.query(w, x, at.positions)
+        kv, q = arch.keys_values(w, x, indices.positions), arch.query(w, x, indices.positions)
         count = len(batch.rows)
-        slot.context[torch.arange(count, device=x.device), at.positions] = kv
-        context = slot.context[:count, : at.length]
-        self._hidden[minibatch] = arch.finish(w, hidden, self._attended(q, context, batch, at))
+        slot.context[torch.arange(count, device=x.device), indices.positions] = kv
+        context = slot.context[:count, : indices.length]
+        self._hidden[minibatch] = arch.finish(w, hidden, self._attended(q, context, batch, indices))
         return x, kv
 
     def _gather(self, batch: Minibatch, layer: int, slot: Slot) -> None:
@@ -283,13 +285,13 @@ class TensorWork:
                 slot.activations[filled : filled + span.tokens] = rows
                 filled += span.tokens
 
-    def _rebuild(self, w: Tensors, batch: Minibatch, at: Indices, slot: Slot) -> None:
+    def _rebuild(self, w: Tensors, batch: Minibatch, indices: Indices, slot: Slot) -> None:
         """K and V of the activations, by one product, to their places in the context."""
         if not batch.rebuilt_tokens:
             return
         x = slot.activations[: batch.rebuilt_tokens]
-        kv = self.arch.keys_values(w, x, at.rebuilt_positions)
-        slot.context.view(-1, kv.shape[1]).index_copy_(0, at.rebuilt, kv)
+        kv = self.arch.keys_values(w, x, indices.rebuilt_positions)
+        slot.context.view(-1, kv.shape[1]).index_copy_(0, indices.rebuilt, kv)
 
     def _recompute(self, w: Tensors, batch: Minibatch, minibatch: int, slot: Slot) -> None:
         """The prefixes that are known by their ids alone, through the whole layer."""
@@ -304,11 +306,11 @@ class TensorWork:
             slot.context[place, : len(rows)] = rows
 
     def _attended(
-        self, q: torch.Tensor, context: torch.Tensor, batch: Minibatch, at: Indices
+        self, q: torch.Tensor, context: torch.Tensor, batch: Minibatch, indices: Indices
     ) -> torch.Tensor:
         model = self.arch.model
         if self.arch.tile is None:
-            return attend(q[:, None], context, model, at.mask)[:, 0]
+            return attend(q[:, None], context, model, indices.mask)[:, 0]
         # Of copies, since kernels differ in their last bits by how memory is aligned.
         kvs = [context[i : i + 1, : row.context_tokens + 1] for i, row in enumerate(batch.rows)]
         each = [
@@ -334,10 +336,12 @@ class TensorWork:
             first += row.new_tokens
 
     def _end(self, step: Pass) -> None:
-        for batch, at, hidden in zip(step.minibatches, self._indices, self._hidden, strict=True):
-            logits = self.arch.logits(self.layer_weights.outer, hidden[at.last])
+        for batch, indices, hidden in zip(
+            step.minibatches, self._indices, self._hidden, strict=True
+        ):
+            logits = self.arch.logits(self.layer_weights.outer, hidden[indices.last])
             newest = logits.argmax(1)
-            self._newest[at.requests] = newest
+            self._newest[indices.requests] = newest
             for row, token in zip(batch.rows, newest, strict=True):
                 self.outputs[row.index].append(token)
 
@@ -367,10 +371,10 @@ class TensorWork:
 
     def _tensor(self, parts: Sequence[npt.NDArray[np.int64]]) -> torch.Tensor:
         """Numbers on the device."""
-        made = torch.from_numpy(np.concatenate(parts) if parts else np.zeros(0, np.int64))
+        numbers = torch.from_numpy(np.concatenate(parts) if parts else np.zeros(0, np.int64))
         if self.arch.device.type == "cuda":
-            return made.pin_memory().to(self.arch.device, non_blocking=True)
-        return made
+            return numbers.pin_memory().to(self.arch.device, non_blocking=True)
+        return numbers
 
     def _copy(self, target: torch.Tensor, source: torch.Tensor, name: str) -> None:
         target.copy_(source, non_blocking=True)

@@ -1,4 +1,4 @@
-"""When each lane did what."""
+"""Times at which each lane was busy, by operation."""
 
 from collections.abc import Sequence
 from itertools import dropwhile, takewhile
@@ -31,8 +31,8 @@ def one_step(intervals: Sequence[Interval], step: int, layers: int) -> list[dict
     Of several batches, which each number their passes from 0, the first that has the pass.
     """
     device = sorted((i for i in intervals if i.lane == "device"), key=lambda i: i.start_s)
-    own = takewhile(lambda i: i.step == step, dropwhile(lambda i: i.step != step, device))
-    first = [i for i in own if i.layer < layers and i.name != "end"]
+    of_step = takewhile(lambda i: i.step == step, dropwhile(lambda i: i.step != step, device))
+    first = [i for i in of_step if i.layer < layers and i.name != "end"]
     if not first:
         return []
     begin_s, end_s = first[0].start_s, first[-1].end_s

@@ -14,7 +14,7 @@ from kvscope_offload.architecture import Architecture, Tensors
 from kvscope_offload.host_memory import host_tensor
 
 Source = Callable[[str, tuple[int, ...]], torch.Tensor]
-"""Of a weight's name (layer number first) and shape, the weight."""
+"""Weight by its name (layer number first) and shape."""
 
 # As of kvscope's weights under vLLM (engine.vllm.weights): attention is peaky and strong,
 # embeddings are weak, so that the next token depends on the whole context.

@@ -1,4 +1,4 @@
-"""Figure 6: which blocks of the KV cache each request writes and reads, pass by pass.
+"""Figure 6: blocks of the KV cache that each request writes and reads, pass by pass.
 
 A row of plots for what was published and one for each experiment; a plot for each forward pass,
 F1 to F5, whose time axes break off between them. Requests are R1 to R4, as in the paper.
@@ -48,7 +48,7 @@ PUBLISHED = "published"
 
 
 def draw(what: str, study: StudyData, _: str) -> charts.Drawing | None:
-    """Plots of the `writes` or the `reads`; what was published alone, if no run was traced.
+    """Plots of the `writes` or the `reads`; of the published ones alone, if no run was traced.
 
     None without experiments.
     """
@@ -58,14 +58,14 @@ def draw(what: str, study: StudyData, _: str) -> charts.Drawing | None:
     plots: list[charts.Spec] = []
     data: dict[str, pd.DataFrame] = {}
     for title, accesses in rows:
-        own = accesses[accesses["kind"].isin(KINDS_OF[what])]
-        if own.empty:
+        shown = accesses[accesses["kind"].isin(KINDS_OF[what])]
+        if shown.empty:
             continue
         cells = []
         for place in range(1, PASSES + 1):
             name = f"row{len(plots)}pass{place}"
-            data[name] = _bars(own[own["pass"] == place])
-            cells.append(_chart(name, data[name], own, place, title))
+            data[name] = _bars(shown[shown["pass"] == place])
+            cells.append(_chart(name, data[name], shown, place, title))
         plots.append({"hconcat": cells, "bounds": "flush", "spacing": GAP_PX})
     return charts.Drawing(
         (charts.View({"vconcat": plots, "spacing": 14}, data),),
@@ -87,7 +87,7 @@ def _ours(study: StudyData) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def accesses_of(trace: KvTrace) -> pd.DataFrame:
-    """The accesses of the first traced layer and head as `traced_accesses` has the published ones.
+    """Accesses of the first traced layer and head, in the columns of `traced_accesses`.
 
     Times are in µs since the layer's first access of the pass.
     """
@@ -109,17 +109,17 @@ def accesses_of(trace: KvTrace) -> pd.DataFrame:
     begun = rows.groupby("pass")["start"].transform("min")
     rows[["start", "end"]] = rows[["start", "end"]].sub(begun, axis=0)
     rows["pass"] = rows["pass"].map({step: place for place, step in enumerate(steps, start=1)})
-    found = rows.groupby(KEYS, sort=False, as_index=False).agg({"start": "min", "end": "max"})
-    return found.assign(duration=found["end"] - found["start"]).drop(columns="end")
+    merged = rows.groupby(KEYS, sort=False, as_index=False).agg({"start": "min", "end": "max"})
+    return merged.assign(duration=merged["end"] - merged["start"]).drop(columns="end")
 
 
 def _of_first_head(events: traced.Events) -> Bools:
     """Events of requests, of each kind those of its first head."""
-    own = np.zeros(len(events), bool)
+    of_first_head = np.zeros(len(events), bool)
     for kind in np.unique(events.kind):
         of_kind = events.kind == kind
-        own |= of_kind & (events.kv_head == events.kv_head[of_kind].min())
-    return own & (events.request >= 0)
+        of_first_head |= of_kind & (events.kv_head == events.kv_head[of_kind].min())
+    return of_first_head & (events.request >= 0)
 
 
 def _bars(accesses: pd.DataFrame) -> pd.DataFrame:

@@ -59,11 +59,11 @@ def kind_of(point: Point, unit: str, modeled: bool) -> Kind:
 @cache
 def _fitted_experiments() -> frozenset[tuple[Any, ...]]:
     """The experiments of the fitted figures, some of which another figure shows again."""
-    return frozenset(one.experiment for one in points(tuple(fitted_figures())))
+    return frozenset(point.experiment for point in points(tuple(fitted_figures())))
 
 
 def agrees(point: Point, unit: str, ours: float) -> bool:
-    """Whether ours agrees: a count if it is equal, a share if it is equal as published.
+    """True if ours agrees: a count if it is equal, a share if it is equal as published.
 
     A time, or a throughput, agrees if it is as close as two measurements of the paper's artifact
     are to each other (`repeat_limit`).

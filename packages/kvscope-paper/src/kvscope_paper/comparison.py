@@ -51,7 +51,7 @@ class Comparison:
 
     @property
     def modeled(self) -> bool:
-        """Whether ours is of a modeled device."""
+        """True if our value is of a modeled device."""
         return self.device.startswith(MODELED)
 
     @property
@@ -66,14 +66,14 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """Whether the two agree."""
+        """Verdict on the agreement of the two values."""
         if math.isnan(self.as_timed):
             return NOT_RUN
         return AGREES if agrees(self.point, self.unit, self.as_timed) else DIFFERS
 
     @property
     def row(self) -> dict[str, Any]:
-        """As comparison.csv has it."""
+        """Row of comparison.csv."""
         table = self.point.table
         return {
             "figure": table.figure,
@@ -109,8 +109,8 @@ def series_words(point: Point) -> str:
 
 def experiment_words(point: Point) -> str:
     """Experiment of a value, in words, without its overflow policy."""
-    own = point.settings.items()
-    return _words({k: v for k, v in own if not k.startswith(("overflow.", "engine."))})
+    settings = point.settings.items()
+    return _words({k: v for k, v in settings if not k.startswith(("overflow.", "engine."))})
 
 
 def _words(settings: Mapping[str, Any]) -> str:
@@ -126,8 +126,12 @@ def compare(study: StudyData) -> list[Comparison]:
     for run in study.complete:
         settings = dict(traits.flat(run.settings))
         devices.setdefault(device_words(settings), []).append((run, settings))
-    found = (_compared(point, *own) for point in points() for own in devices.items())
-    return [one for one in found if one is not None]
+    compared = (
+        _compared(point, *runs_of_device)
+        for point in points()
+        for runs_of_device in devices.items()
+    )
+    return [comparison for comparison in compared if comparison is not None]
 
 
 def device_words(settings: Mapping[str, Any]) -> str:
@@ -167,14 +171,14 @@ def _from_idle(run: ReportedRun, tokens_per_s: float) -> float:
 def distinct(found: Iterable[Comparison]) -> list[Comparison]:
     """The comparisons, once for each device and value where two tables show the same value."""
     first: dict[tuple[Any, ...], Comparison] = {}
-    for one in found:
-        first.setdefault((one.device, *one.point.identity), one)
+    for comparison in found:
+        first.setdefault((comparison.device, *comparison.point.identity), comparison)
     return list(first.values())
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How many distinct values of a kind agree on a device; `shown`: those in the paper's figures.
+    """Agreement of distinct values of a kind on a device; `shown`: those in the paper's figures.
 
     Values of the extended abstract's figures count as shown in none of the paper's.
     """
@@ -188,51 +192,53 @@ class Agreement:
 
 
 def by_kind(found: Iterable[Comparison]) -> list[Agreement]:
-    """The agreement of each device, by kind in the order of KINDS, of what was run.
+    """Agreement of each device, by kind in the order of KINDS, for the compared values.
 
     What experiments are given (`Table.given`) is not counted.
     """
     groups: dict[tuple[str, Kind], list[Comparison]] = {}
-    for one in distinct(found):
-        if one.verdict != NOT_RUN and not one.point.table.given:
-            groups.setdefault((one.device, one.kind), []).append(one)
+    for comparison in distinct(found):
+        if comparison.verdict != NOT_RUN and not comparison.point.table.given:
+            groups.setdefault((comparison.device, comparison.kind), []).append(comparison)
     ordered = sorted(groups.items(), key=lambda group: KINDS.index(group[0][1]))
-    return [_agreement(device, kind, own) for (device, kind), own in ordered]
+    return [_agreement(device, kind, group) for (device, kind), group in ordered]
 
 
-def _agreement(device: str, kind: Kind, own: Sequence[Comparison]) -> Agreement:
-    shown = [one for one in own if in_figures(one)]
-    agree, shown_agree = (sum(one.verdict == AGREES for one in part) for part in (own, shown))
-    return Agreement(device, kind, len(own), agree, len(shown), shown_agree)
+def _agreement(device: str, kind: Kind, group: Sequence[Comparison]) -> Agreement:
+    shown = [comparison for comparison in group if in_figures(comparison)]
+    agree, shown_agree = (
+        sum(comparison.verdict == AGREES for comparison in part) for part in (group, shown)
+    )
+    return Agreement(device, kind, len(group), agree, len(shown), shown_agree)
 
 
 def in_figures(one: Comparison) -> bool:
-    """Whether a figure of the paper itself shows the value."""
+    """True if a figure of the paper itself shows the value."""
     return one.point.in_paper and not one.point.table.figure.startswith(ABSTRACT)
 
 
 def by_figure(found: Sequence[Comparison]) -> Iterator[dict[str, Any]]:
     """One summary for each published table and device: values that agree, and errors of ours."""
     groups: dict[tuple[str, str, str], list[Comparison]] = {}
-    for one in found:
-        table = one.point.table
-        groups.setdefault((table.figure, table.title, one.device), []).append(one)
-    for (figure, title, device), own in groups.items():
-        table = own[0].point.table
-        off = pd.Series([abs(one.ratio - 1) for one in own])
+    for comparison in found:
+        table = comparison.point.table
+        groups.setdefault((table.figure, table.title, comparison.device), []).append(comparison)
+    for (figure, title, device), group in groups.items():
+        table = group[0].point.table
+        off = pd.Series([abs(comparison.ratio - 1) for comparison in group])
         yield {
             "figure": figure,
             "title": title,
             "device": device,
-            "values": len(own),
-            "agree": sum(one.verdict == AGREES for one in own),
-            "rule": own[0].rule,
+            "values": len(group),
+            "agree": sum(comparison.verdict == AGREES for comparison in group),
+            "rule": group[0].rule,
             "median_error": float(off.median()),
             "largest_error": float(off.max()),
             "provenance": table.provenance,
             "note": table.note,
-            "beside": sum(not one.point.in_paper for one in own),
-            "points": own,
+            "beside": sum(not comparison.point.in_paper for comparison in group),
+            "points": group,
         }
 
 
@@ -240,6 +246,6 @@ def write_comparison(
     found: Sequence[Comparison], directory: Path, name: str = COMPARISON_FILE
 ) -> None:
     """Write comparison.csv, or a part of it under another name."""
-    frame = pd.DataFrame([one.row for one in found])
+    frame = pd.DataFrame([comparison.row for comparison in found])
     with files.atomic_path(directory / name) as temporary:
         frame.to_csv(temporary, index=False, float_format="%.6g")

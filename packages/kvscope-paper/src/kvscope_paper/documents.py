@@ -5,15 +5,15 @@ from kvscope_paper.published.fitted import fitted_figures
 
 
 def fitted_figures_table() -> str:
-    """How well the fitted figures are met, a row each."""
+    """Table of the fitted figures' errors."""
     rows = [
         (
             figure,
-            str(one.times),
-            f"{one.median_error:.1%}",
-            f"{one.largest_error:.1%}",
-            "–" if one.left_out is None else f"{one.left_out:.1%}",
+            str(errors.times),
+            f"{errors.median_error:.1%}",
+            f"{errors.largest_error:.1%}",
+            "–" if errors.left_out is None else f"{errors.left_out:.1%}",
         )
-        for figure, one in fitted_figures().items()
+        for figure, errors in fitted_figures().items()
     ]
     return markdown(("figure", "times", "median error", "largest", "left out"), rows)

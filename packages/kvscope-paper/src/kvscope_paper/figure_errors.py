@@ -1,4 +1,4 @@
-"""How far the modeled A100 is from the published times, figure by figure."""
+"""Errors of the modeled A100 against the published times, figure by figure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -30,22 +30,26 @@ class Further:
 def further(study: StudyData, found: Sequence[Comparison]) -> Iterator[Further]:
     """The experiments with `adaptive` beside those of published values, by figure."""
     by_net, by_makespan = (
-        {one.run.id: one for one in regrets(study, name)}
+        {regret.run.id: regret for regret in regrets(study, name)}
         for name in ("resume_overhead_net_s", "makespan_s")
     )
     runs = {single.id: (run, singles) for run, singles in beside(study) for single in singles}
     told = set()
-    for one in found:
-        if one.point.table.metric != METRIC or one.run is None or one.run.id not in runs:
+    for comparison in found:
+        if (
+            comparison.point.table.metric != METRIC
+            or comparison.run is None
+            or comparison.run.id not in runs
+        ):
             continue
-        run, singles = runs[one.run.id]
+        run, singles = runs[comparison.run.id]
         if run.id in told:
             continue
         told.add(run.id)
         yield Further(
-            one.point.table.figure,
-            experiment_words(one.point),
-            one.device,
+            comparison.point.table.figure,
+            experiment_words(comparison.point),
+            comparison.device,
             {r.settings["overflow"]["name"]: r.number(METRIC).value for r in (*singles, run)},
             by_net.get(run.id),
             by_makespan.get(run.id),

@@ -1,4 +1,4 @@
-"""How each figure of the paper was published: its plots, as data."""
+"""Published layout of each figure of the paper: its plots, as data."""
 
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -72,10 +72,10 @@ class OfRuns(fields.Part):
     where: dict[str, Value | list[Value | None] | None]
 
     def fits(self, settings: dict[str, Any]) -> bool:
-        """Whether an experiment with these settings is one of them; a path counts by its name."""
-        found = dict(traits.flat(settings))
+        """True if an experiment with these settings is selected; a path counts by its name."""
+        dotted = dict(traits.flat(settings))
         return all(
-            _value(key, found.get(key)) in (allowed if isinstance(allowed, list) else [allowed])
+            _value(key, dotted.get(key)) in (allowed if isinstance(allowed, list) else [allowed])
             for key, allowed in self.where.items()
         )
 
@@ -86,7 +86,7 @@ def _value(key: str, value: Any) -> Any:
 
 
 class Layout(fields.Part):
-    """A figure as published; `also` is what it is called where it was published again."""
+    """Layout of a published figure; `also` is its name where it was published again."""
 
     figure: str
     title: str

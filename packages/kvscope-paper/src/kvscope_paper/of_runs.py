@@ -27,7 +27,7 @@ def draw_runs(asked: OfRuns, study: StudyData) -> charts.Drawing | None:
         return None
     apart = traits.names(traits.traits(traits.varied_settings([run.settings for run in runs])))
     shown = tuple(
-        replace(run, label=own or run.label) for run, own in zip(runs, apart, strict=True)
+        replace(run, label=words or run.label) for run, words in zip(runs, apart, strict=True)
     )
     drawing = draw_figure(replace(study, runs=shown, figures=()), asked.figure)
     return drawing and replace(drawing, views=drawing.views[:1])

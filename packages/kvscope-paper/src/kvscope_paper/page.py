@@ -45,8 +45,8 @@ LARGER = 1.4  # a figure on the page than in print
 
 def write_tables(study: StudyData, directory: Path) -> None:
     """Write comparison.csv, if the study has experiments of the paper's, and none is rehearsed."""
-    if not study.rehearsed and (found := _compared(study)):
-        write_comparison(found, directory)
+    if not study.rehearsed and (comparisons := _compared(study)):
+        write_comparison(comparisons, directory)
 
 
 def _compared(study: StudyData) -> list[Comparison]:
@@ -54,7 +54,7 @@ def _compared(study: StudyData) -> list[Comparison]:
 
 
 def write_paper(study: StudyData, directory: Path) -> None:
-    """Write paper.html, comparison.csv and the figures, if the study has experiments of it.
+    """Write paper.html, comparison.csv and figures, if the study has experiments of the paper.
 
     BadInput if one of them was rehearsed: that is no result to hold beside published ones.
     """
@@ -62,31 +62,31 @@ def write_paper(study: StudyData, directory: Path) -> None:
     if study.rehearsed:
         run = study.rehearsed[0].directory
         raise time_sources.rehearsal_refused(f"{run} of study {study.name}", PAGE)
-    found = _compared(study)
-    if not found:
+    comparisons = _compared(study)
+    if not comparisons:
         return
-    write_comparison(found, directory)
-    errors = left_out_errors(found)
+    write_comparison(comparisons, directory)
+    errors = left_out_errors(comparisons)
     template = pages.load_template(
         HERE / "paper.html.j2", percent=wording.percent, number=wording.number_text
     )
     text = template.render(
         study=study,
         version=__version__,
-        claims=judged(found, study.complete),
-        devices=list(dict.fromkeys(one.device for one in found)),
-        drawn=write_figures(list(figures(layouts(), found, study)), directory),
-        tables=list(by_figure(found)),
-        kinds=by_kind(found),
+        claims=judged(comparisons, study.complete),
+        devices=list(dict.fromkeys(comparison.device for comparison in comparisons)),
+        drawn=write_figures(list(figures(layouts(), comparisons, study)), directory),
+        tables=list(by_figure(comparisons)),
+        kinds=by_kind(comparisons),
         repeats=repeats(),
         repeat_limit=repeat_limit(),
-        calibration=figure_errors(found, errors),
+        calibration=figure_errors(comparisons, errors),
         coverage=coverage(errors),
         spread=spread(errors),
         expand=math.exp,
         numbers=list(data.read(HARDWARE).fitted()),
         policies=POLICIES,
-        further=list(further(study, found)),
+        further=list(further(study, comparisons)),
         regret=adaptive_regret(study),
         paper=paper.PAPER.citation,
         csv=COMPARISON_FILE,
@@ -111,27 +111,27 @@ PAPER_PAGE = pages.Page(
 def write_figures(drawn: list[Figure], directory: Path) -> list[dict[str, Any]]:
     """Write each figure's PDF, PNG and data; give what the page shows of it."""
     parts = {
-        f"{one.layout.slug}{'' if place == 0 else f'-{place + 1}'}": drawing
-        for one in drawn
-        for place, drawing in enumerate(one.drawings)
+        f"{figure.layout.slug}{'' if place == 0 else f'-{place + 1}'}": drawing
+        for figure in drawn
+        for place, drawing in enumerate(figure.drawings)
     }
     prints = render.print_figures(parts)
     for name, printed in prints.items():
         printed.write(directory / FIGURES, name)
     shown = []
-    for one in drawn:
-        slug = one.layout.slug
-        if one.found:
-            write_comparison(list(one.found), directory, f"{FIGURES}/{slug}.csv")
-        own = [name for name in parts if name == slug or name.startswith(f"{slug}-")]
+    for figure in drawn:
+        slug = figure.layout.slug
+        if figure.found:
+            write_comparison(list(figure.found), directory, f"{FIGURES}/{slug}.csv")
+        names = [name for name in parts if name == slug or name.startswith(f"{slug}-")]
         shown.append(
             {
-                "layout": one.layout,
+                "layout": figure.layout,
                 "images": [
                     (name, Markup(prints[name].url), round(LARGER * prints[name].width_px))
-                    for name in own
+                    for name in names
                 ],
-                "tables": list(by_figure(one.found)),
+                "tables": list(by_figure(figure.found)),
             }
         )
     return shown

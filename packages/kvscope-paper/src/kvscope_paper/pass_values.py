@@ -22,7 +22,7 @@ def unit_of(metric: str) -> str:
 
 
 def pass_value(run: ReportedRun, metric: str, step: int) -> float:
-    """The value of a pass of the first repeat; NaN if there is none.
+    """Value of a pass of the first repeat; NaN without a value.
 
     `tokens_written` and `k_reads` are of one layer, and reads of one KV head: of the first that
     were traced. UTILIZATION is the share of the KV cache's blocks in use. Else `metric` is a column
@@ -31,8 +31,8 @@ def pass_value(run: ReportedRun, metric: str, step: int) -> float:
     repeat = run.repeats[0]
     steps = run.steps(repeat)
     if metric not in OF_EVENTS:
-        found = _column(steps, metric)[steps["step"] == step]
-        return float(found.iloc[0]) if len(found) else math.nan
+        values = _column(steps, metric)[steps["step"] == step]
+        return float(values.iloc[0]) if len(values) else math.nan
     if (trace := trace_to_draw(run)) is None:
         return math.nan
     events = traced.read_events(trace.path, repeat, [step], [0])

@@ -37,7 +37,7 @@ OURS = {"type": "point", "filled": True, "size": 60, "strokeWidth": 1.2}
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the paper: its layout, what is compared in it, and its drawings."""
+    """Figure of the paper: its layout, its compared values, and its drawings."""
 
     layout: Layout
     found: tuple[Comparison, ...]
@@ -49,10 +49,12 @@ def figures(
 ) -> Iterator[Figure]:
     """The figures that there is something to draw for."""
     for layout in layouts:
-        own = tuple(one for one in found if one.point.table.figure == layout.figure)
+        of_layout = tuple(
+            comparison for comparison in found if comparison.point.table.figure == layout.figure
+        )
         of_runs = layout.runs and draw_runs(layout.runs, study)
-        if drawn := (*([of_runs] if of_runs else []), *_compared(layout, own)):
-            yield Figure(layout, own, drawn)
+        if drawn := (*([of_runs] if of_runs else []), *_compared(layout, of_layout)):
+            yield Figure(layout, of_layout, drawn)
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,19 @@ class Panel:
     in_paper: bool
 
 
-def _compared(layout: Layout, found: Sequence[Comparison]) -> Iterator[charts.Drawing]:
+def _compared(layout: Layout, comparisons: Sequence[Comparison]) -> Iterator[charts.Drawing]:
     """The plots that compare values: those of the paper's figure, then those of its artifact."""
     panels = [
         panel
         for plot in layout.plots
-        for panel in _panels(plot, [one for one in found if one.point.table.title in plot.tables])
+        for panel in _panels(
+            plot,
+            [
+                comparison
+                for comparison in comparisons
+                if comparison.point.table.title in plot.tables
+            ],
+        )
     ]
     if not panels:
         return
@@ -79,19 +88,19 @@ def _compared(layout: Layout, found: Sequence[Comparison]) -> Iterator[charts.Dr
     panels.sort(key=lambda panel: titles.index(panel.title))
     series = _series(pd.concat([panel.rows for panel in panels]))
     for in_paper in (True, False):
-        if own := [panel for panel in panels if panel.in_paper == in_paper]:
-            remarks = _remarks(own) | (set() if in_paper else {NOT_IN_PAPER})
-            yield _drawing(own, series, sorted(remarks))
+        if of_source := [panel for panel in panels if panel.in_paper == in_paper]:
+            remarks = _remarks(of_source) | (set() if in_paper else {NOT_IN_PAPER})
+            yield _drawing(of_source, series, sorted(remarks))
 
 
 def _remarks(panels: Sequence[Panel]) -> set[str]:
     rows = pd.concat([frame for panel in panels for frame in (panel.rows, panel.right)])
-    found = {BARS if panel.plot.mark == "bars" else LINES for panel in panels}
-    found |= {f"Marks: {device}." for device in rows["device"]}
-    found |= {words for words in rows["whiskers"] if words}
+    notes = {BARS if panel.plot.mark == "bars" else LINES for panel in panels}
+    notes |= {f"Marks: {device}." for device in rows["device"]}
+    notes |= {words for words in rows["whiskers"] if words}
     if rows["unit"].isin(["s", "tokens/s"]).any():
-        found.add(AS_TIMED)
-    return found | ({RIM} if (rows["verdict"] == DIFFERS).any() else set())
+        notes.add(AS_TIMED)
+    return notes | ({RIM} if (rows["verdict"] == DIFFERS).any() else set())
 
 
 def _drawing(
@@ -139,7 +148,7 @@ def _cell(
 
 
 def _share(right: RightAxis) -> charts.Spec:
-    """The axis alone: the marks are those of the left one."""
+    """The axis alone, whose marks are those of the left axis."""
     share = {"title": right.title, "axis": {"orient": "right", "grid": False, "tickCount": 4}}
     return {
         "transform": [{"calculate": f"100 * datum.published / {right.of}", "as": "share"}],
@@ -176,80 +185,92 @@ def _right(plot: Plot, panel: Panel, look: Look, width: int) -> list[charts.Spec
 
 
 def _series(rows: pd.DataFrame) -> list[str]:
-    """The names of all series: by their number if they have one, or else the known ones first."""
+    """Names of all series: by their number if they have one, or else the known ones first."""
     if rows["rank"].notna().all():
         return list(dict.fromkeys(rows.sort_values("rank")["colour"]))
     return ordered(list(dict.fromkeys(rows["colour"])))
 
 
-def _panels(plot: Plot, found: Sequence[Comparison]) -> Iterator[Panel]:
+def _panels(plot: Plot, comparisons: Sequence[Comparison]) -> Iterator[Panel]:
     """Each plot with its values; those that the paper's figure shows first."""
-    found = sorted(found, key=lambda one: not one.point.in_paper)
-    titles = dict.fromkeys(_words(one, plot.panel, plot) for one in found)
+    comparisons = sorted(comparisons, key=lambda comparison: not comparison.point.in_paper)
+    titles = dict.fromkeys(_words(comparison, plot.panel, plot) for comparison in comparisons)
     for title in titles:
-        own = [one for one in found if _words(one, plot.panel, plot) == title]
-        left = [one for one in own if one.point.table.title in plot.table]
-        right = [one for one in own if one.point.table.title not in plot.table]
+        of_panel = [
+            comparison
+            for comparison in comparisons
+            if _words(comparison, plot.panel, plot) == title
+        ]
+        left = [comparison for comparison in of_panel if comparison.point.table.title in plot.table]
+        right = [
+            comparison for comparison in of_panel if comparison.point.table.title not in plot.table
+        ]
         if left:
-            in_paper = any(one.point.in_paper for one in left)
+            in_paper = any(comparison.point.in_paper for comparison in left)
             yield Panel(plot, title, _rows(left, plot), _rows(right, plot), in_paper)
 
 
-def _rows(found: Sequence[Comparison], plot: Plot) -> pd.DataFrame:
+def _rows(comparisons: Sequence[Comparison], plot: Plot) -> pd.DataFrame:
     """A row a value; `first` is that of the first device, as the published value is the same."""
-    rows = pd.DataFrame([_row(one, plot) for one in found])
+    rows = pd.DataFrame([_row(comparison, plot) for comparison in comparisons])
     return rows if rows.empty else rows.assign(first=~rows.duplicated(["x", "colour"]))
 
 
-def _row(one: Comparison, plot: Plot) -> dict[str, Any]:
-    whiskers, low, high = _whiskers(one)
+def _row(comparison: Comparison, plot: Plot) -> dict[str, Any]:
+    whiskers, low, high = _whiskers(comparison)
     return {
-        "x": one.point.x if _is_number(plot, one) else _x_words(one, plot),
-        "colour": _words(one, plot.colour, plot) or "published",
-        "rank": _rank(one, plot),
-        "published": one.point.value,
-        "ours": one.as_timed,
+        "x": comparison.point.x if _is_number(plot, comparison) else _x_words(comparison, plot),
+        "colour": _words(comparison, plot.colour, plot) or "published",
+        "rank": _rank(comparison, plot),
+        "published": comparison.point.value,
+        "ours": comparison.as_timed,
         "low": low,
         "high": high,
-        "device": one.device,
+        "device": comparison.device,
         "whiskers": whiskers,
-        "verdict": one.verdict,
-        "measure": one.point.table.title,
-        "unit": one.unit,
+        "verdict": comparison.verdict,
+        "measure": comparison.point.table.title,
+        "unit": comparison.unit,
     }
 
 
-def _whiskers(one: Comparison) -> tuple[str, float | None, float | None]:
+def _whiskers(comparison: Comparison) -> tuple[str, float | None, float | None]:
     """The words for the interval that is drawn, and its ends; none where there is no interval."""
-    if not math.isnan(one.expected_low):
-        return EXPECTED, one.expected_low, one.expected_high
-    if one.modeled or math.isnan(one.ci_low) or one.as_timed != one.value:
+    if not math.isnan(comparison.expected_low):
+        return EXPECTED, comparison.expected_low, comparison.expected_high
+    if (
+        comparison.modeled
+        or math.isnan(comparison.ci_low)
+        or comparison.as_timed != comparison.value
+    ):
         return "", None, None
-    return REPEATS, one.ci_low, one.ci_high
+    return REPEATS, comparison.ci_low, comparison.ci_high
 
 
-def _rank(one: Comparison, plot: Plot) -> float:
+def _rank(comparison: Comparison, plot: Plot) -> float:
     """The number of the series, if its colour is that of a numeric setting."""
-    value = one.point.settings.get(plot.colour[0]) if len(plot.colour) == 1 else None
+    value = comparison.point.settings.get(plot.colour[0]) if len(plot.colour) == 1 else None
     return float(value) if isinstance(value, int | float) else math.nan
 
 
-def _is_number(plot: Plot, one: Comparison) -> bool:
-    return plot.mark == "lines" and not isinstance(one.point.x, str)
+def _is_number(plot: Plot, comparison: Comparison) -> bool:
+    return plot.mark == "lines" and not isinstance(comparison.point.x, str)
 
 
-def _x_words(one: Comparison, plot: Plot) -> str:
+def _x_words(comparison: Comparison, plot: Plot) -> str:
     if plot.x == PASS:
-        return f"{one.point.x + 1}"
-    value = one.point.settings.get(plot.x)
+        return f"{comparison.point.x + 1}"
+    value = comparison.point.settings.get(plot.x)
     if label := plot.x_labels.get(str(value)):
         return label
     return f"{value:,}" if isinstance(value, int) else traits.value_words(value)
 
 
-def _words(one: Comparison, keys: Sequence[str], plot: Plot) -> str:
+def _words(comparison: Comparison, keys: Sequence[str], plot: Plot) -> str:
     """The settings of these keys that an experiment names, in words."""
-    given = {key: value for key in keys if (value := one.point.settings.get(key)) is not None}
+    given = {
+        key: value for key in keys if (value := comparison.point.settings.get(key)) is not None
+    }
     joined = ", ".join(str(value) for value in given.values())
     return plot.labels.get(joined) or ", ".join(_setting(*setting) for setting in given.items())
 

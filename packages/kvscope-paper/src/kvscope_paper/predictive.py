@@ -1,4 +1,4 @@
-"""The interval in which a published time is expected: from how far the model is off elsewhere.
+"""Interval of an expected published time, from the model's errors elsewhere.
 
 The errors of a figure are of times that the cost model's numbers were not fitted on: of a fitted
 figure those of a fit to the other fitted figures, of any other its own. The interval of a figure is
@@ -25,7 +25,7 @@ Errors = Mapping[str, Sequence[float]]
 
 
 def is_modeled_time(one: Comparison) -> bool:
-    """Whether a published time, or throughput, has one of the modeled A100 beside it."""
+    """True if a published time, or throughput, has a value of the modeled A100 beside it."""
     of_a100 = one.device == f"modeled {HARDWARE}"
     return of_a100 and one.unit in OF_TIME and not math.isnan(one.as_timed)
 
@@ -38,21 +38,23 @@ def left_out_errors(found: Iterable[Comparison]) -> dict[str, list[float]]:
     with a stall of the host nor experiments with unpublished settings are the model's to predict.
     """
     errors = {
-        figure: [-math.log1p(error) for error in one.left_out_errors]
-        for figure, one in fitted_figures().items()
-        if one.left_out_errors is not None
+        figure: [-math.log1p(error) for error in fit.left_out_errors]
+        for figure, fit in fitted_figures().items()
+        if fit.left_out_errors is not None
     }
-    for one in distinct(found):
-        if _is_predictable(one) and one.kind is not FITTED:
-            error = math.log(one.point.value / one.as_timed)
-            errors.setdefault(one.point.table.figure, []).append(error)
+    for comparison in distinct(found):
+        if _is_predictable(comparison) and comparison.kind is not FITTED:
+            error = math.log(comparison.point.value / comparison.as_timed)
+            errors.setdefault(comparison.point.table.figure, []).append(error)
     return errors
 
 
-def _is_predictable(one: Comparison) -> bool:
-    """Whether the model could have predicted a published time that is not 0."""
-    of_model = one.kind in (PREDICTED, CORRECTED, FITTED) and not one.point.table.unpublished
-    return is_modeled_time(one) and of_model and one.as_timed > 0
+def _is_predictable(comparison: Comparison) -> bool:
+    """True if the model could have predicted a published time that is not 0."""
+    of_model = (
+        comparison.kind in (PREDICTED, CORRECTED, FITTED) and not comparison.point.table.unpublished
+    )
+    return is_modeled_time(comparison) and of_model and comparison.as_timed > 0
 
 
 def spread(errors: Errors, figure: str | None = None) -> float | None:
@@ -62,7 +64,9 @@ def spread(errors: Errors, figure: str | None = None) -> float | None:
     sizes, below which one more exchangeable error falls with a probability of 95 %: split conformal
     prediction (Lei et al., Distribution-Free Predictive Inference for Regression, JASA 113, 2018).
     """
-    others = [abs(error) for name, own in errors.items() if name != figure for error in own]
+    others = [
+        abs(error) for name, of_figure in errors.items() if name != figure for error in of_figure
+    ]
     if len(others) < FEWEST_ERRORS:
         return None
     return float(np.quantile(others, SHARE, method="weibull"))
@@ -72,19 +76,21 @@ def with_intervals(found: Sequence[Comparison]) -> list[Comparison]:
     """The comparisons, those of modeled times with the interval in which they are expected."""
     errors = left_out_errors(found)
     spreads = {figure: spread(errors, figure) for figure in {c.point.table.figure for c in found}}
-    return [_with_interval(one, spreads[one.point.table.figure]) for one in found]
+    return [
+        _with_interval(comparison, spreads[comparison.point.table.figure]) for comparison in found
+    ]
 
 
-def _with_interval(one: Comparison, size: float | None) -> Comparison:
-    if size is None or not _is_predictable(one):
-        return one
-    low, high = (one.as_timed * math.exp(sign * size) for sign in (-1, 1))
-    return replace(one, expected_low=low, expected_high=high)
+def _with_interval(comparison: Comparison, size: float | None) -> Comparison:
+    if size is None or not _is_predictable(comparison):
+        return comparison
+    low, high = (comparison.as_timed * math.exp(sign * size) for sign in (-1, 1))
+    return replace(comparison, expected_low=low, expected_high=high)
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """How many left-out times of some figures their intervals hold.
+    """Coverage of the left-out times of some figures by their intervals.
 
     `median_width` is that of the intervals as a share of the predicted time, `error_95` the size
     that 95 % of the left-out errors stay within, as a share of it, too.
@@ -103,16 +109,16 @@ class Coverage:
 
 def coverage(errors: Errors, figures: Iterable[str] | None = None) -> Coverage | None:
     """The coverage of these figures' intervals, or of all; None where there is no interval."""
-    held, widths, sizes = 0, [], []
+    covered, widths, sizes = 0, [], []
     for figure in errors if figures is None else figures:
         size = spread(errors, figure)
         if size is None:
             return None
-        own = errors.get(figure, ())
-        held += sum(abs(error) <= size for error in own)
-        widths += [2 * math.sinh(size)] * len(own)
-        sizes += [math.expm1(abs(error)) for error in own]
+        of_figure = errors.get(figure, ())
+        covered += sum(abs(error) <= size for error in of_figure)
+        widths += [2 * math.sinh(size)] * len(of_figure)
+        sizes += [math.expm1(abs(error)) for error in of_figure]
     if not sizes:
         return None
     error_95 = float(np.quantile(sizes, SHARE))
-    return Coverage(len(sizes), held, float(np.median(widths)), error_95)
+    return Coverage(len(sizes), covered, float(np.median(widths)), error_95)

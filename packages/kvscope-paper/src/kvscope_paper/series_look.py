@@ -1,4 +1,4 @@
-"""How series look in the paper's figures: the same in all of them, and apart in grey."""
+"""Look of the series in the paper's figures: equal in all of them, and apart in grey."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class Look:
 
     @property
     def many(self) -> bool:
-        """Whether there are more than the palette has: then they run from dark to light."""
+        """True if there are more series than colours: then they run from dark to light."""
         return len(self.names) > len(theme.PALETTE)
 
     @property
@@ -89,7 +89,7 @@ class Look:
         return charts.text("colour", scale=scale, legend=self._legend(symbol))
 
     def _legend(self, symbol: charts.Spec | None = None) -> charts.Spec | None:
-        """As many columns as fit; none of a single series."""
+        """Legend with as many columns as fit; None for a single series."""
         if len(self.shown) < 2:
             return None
         each_px = SYMBOL_PX + charts.LETTER * max(map(len, self.shown))
@@ -111,6 +111,6 @@ def _known(name: str) -> int | None:
 
 def _places(names: Sequence[str]) -> list[int]:
     """The place of each series in the palette: its own if all are known, else by their order."""
-    known = [_known(name) for name in names]
-    places = [place for place in known if place is not None]
+    palette_places = [_known(name) for name in names]
+    places = [place for place in palette_places if place is not None]
     return places if len({*places}) == len(names) else list(range(len(names)))

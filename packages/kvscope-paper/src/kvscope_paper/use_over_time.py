@@ -40,8 +40,8 @@ Series = tuple[Floats, Floats]
 
 def draw_use(study: StudyData, figure: str) -> charts.Drawing | None:
     """GPU and host in use, by policy: the published series, and ours of each device on it."""
-    known = published_use()
-    published = known[known["figure"] == figure].assign(source=PUBLISHED)
+    all_published = published_use()
+    published = all_published[all_published["figure"] == figure].assign(source=PUBLISHED)
     kinds = {memory: _use_of(memory) for memory in (GPU, HOST)}
     return _strips(study, kinds, published, [THINNED])
 
@@ -123,9 +123,9 @@ def _cells(points: pd.DataFrame, kinds: Sequence[str]) -> Iterator[tuple[str, st
     """Policy, kind and points of each plot; none of a host that is never used."""
     for policy in dict.fromkeys(points["policy"]):
         for kind in kinds:
-            own = points[(points["policy"] == policy) & (points["memory"] == kind)]
-            if own["value"].any():
-                yield policy, kind, own[["source", "at_s", "value"]]
+            of_policy = points[(points["policy"] == policy) & (points["memory"] == kind)]
+            if of_policy["value"].any():
+                yield policy, kind, of_policy[["source", "at_s", "value"]]
 
 
 def _chart(

@@ -16,15 +16,15 @@ class Arrivals:
 
 def arrivals_of(made: Replayed) -> Arrivals:
     """Arrivals of all requests of a recording. Unfinished ones are aborted after its last pass."""
-    found = Arrivals({one.request: 0 for one in made.window.live})
+    arrivals = Arrivals({live.request: 0 for live in made.window.live})
     passes = 0
     for event in made.window.events:
         if isinstance(event, Arrival):
-            found.came[event.request] = passes
+            arrivals.came[event.request] = passes
         elif isinstance(event, Ended) and event.status not in SERVED:
-            found.given_up[event.request] = passes
+            arrivals.given_up[event.request] = passes
         elif isinstance(event, Scheduled):
             passes = min(passes + 1, len(made.recording.passes))
     left = made.came.keys() - made.ended.keys()
-    found.given_up |= dict.fromkeys(left, len(made.recording.passes))
-    return found
+    arrivals.given_up |= dict.fromkeys(left, len(made.recording.passes))
+    return arrivals

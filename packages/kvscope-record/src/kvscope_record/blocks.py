@@ -1,4 +1,4 @@
-"""Which block of the KV cache holds what, from the blocks that requests were given.
+"""Contents of the blocks of the KV cache, from the blocks that requests were given.
 
 It says what a request found in the prefix cache, whose it was, and what had to leave it for another
 request. It knows one KV group: with several, a hit is of a different block in each.
@@ -42,14 +42,14 @@ class BlockContents:
         self, step: int, event: Scheduled, tentative: Mapping[int, int] = NO_TOKENS
     ) -> None:
         """A pass was scheduled, the table's `step`; `tentative` are such tokens by request."""
-        found: dict[int, int] = {request: tokens for request, tokens in event.hits}
+        hit_tokens: dict[int, int] = {request: tokens for request, tokens in event.hits}
         given = {request: (admitted, ids) for request, admitted, (ids,) in event.blocks}
         # In the order of the schedule: a request finds blocks that one before it fills.
         for request, computed, cached in zip(
             event.requests, event.computed, event.cached, strict=True
         ):
             if request in given:
-                self._give(step, request, *given[request], found.get(request, 0))
+                self._give(step, request, *given[request], hit_tokens.get(request, 0))
             self._fill(step, request, cached, cached + computed - tentative.get(request, 0))
 
     def _give(
@@ -72,12 +72,12 @@ class BlockContents:
 
         A block whose last tokens are tentative is there with the pass after, if they were right.
         """
-        held = self._held.get(request, [])
-        known = self._known.get(request, start // self._block_size)
-        self._known[request] = max(known, end // self._block_size)
-        for position in range(known, end // self._block_size):
-            if position < len(held):
-                block = held[position]
+        blocks = self._held.get(request, [])
+        hashes = self._known.get(request, start // self._block_size)
+        self._known[request] = max(hashes, end // self._block_size)
+        for position in range(hashes, end // self._block_size):
+            if position < len(blocks):
+                block = blocks[position]
                 self._content[block] = rows.CachedBlock(block, str(request), position, step)
 
     def _find(self, step: int, request: int, block: int) -> None:

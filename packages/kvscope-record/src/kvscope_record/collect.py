@@ -20,9 +20,9 @@ def collect_recording(directory: Path) -> list[str]:
     # Records have no types, and may not fit together.
     with reading.refusing(directory, "a recording"):
         window = read_window(directory)
-        made = replayed.read(window)
-        frames = {t: tables.to_arrow(t, rows) for t, rows in replayed.tables_of(made).items()}
-        facts = _facts(directory, made)
+        replay = replayed.read(window)
+        frames = {t: tables.to_arrow(t, rows) for t, rows in replayed.tables_of(replay).items()}
+        facts = _facts(directory, replay)
     files.remove(directory / runfile.RUN_FILE)  # no record vouches for tables while they change
     for table in {*tables.HOST_TABLES} - frames.keys():
         files.remove(directory / table.file)
@@ -33,7 +33,7 @@ def collect_recording(directory: Path) -> list[str]:
 
 
 def _profiler(directory: Path, window: Window) -> dict[str, Any]:
-    """The profiler of a recording, and why what it saw is not used, as run.json has them."""
+    """Profiler of a recording as in run.json, with the reason if its data are not used."""
     export = directory / runfile.NSYS_EXPORT
     if not export.exists():
         return {"requested": "none", "used": "none", "reason": None}
@@ -47,12 +47,12 @@ def _profiler(directory: Path, window: Window) -> dict[str, Any]:
     return {"requested": "nsys", "used": "none" if reason else "nsys", "reason": reason}
 
 
-def _facts(directory: Path, made: replayed.Replayed) -> dict[str, Any]:
-    facts, begin = made.window.facts, made.window.begin
-    groups = made.kv_groups
+def _facts(directory: Path, replay: replayed.Replayed) -> dict[str, Any]:
+    facts, begin = replay.window.facts, replay.window.begin
+    groups = replay.kv_groups
     server = facts | {
-        "notes": made.window.notes,
-        "overlapping": made.overlapping,
+        "notes": replay.window.notes,
+        "overlapping": replay.overlapping,
         "first_step": begin.step,
     }
     return {
@@ -67,8 +67,8 @@ def _facts(directory: Path, made: replayed.Replayed) -> dict[str, Any]:
             "repeats": [
                 {
                     "repeat": 0,
-                    "start_ns": made.origin_ns - begin.time_ns,
-                    "duration_s": replayed.duration_s(made),
+                    "start_ns": replay.origin_ns - begin.time_ns,
+                    "duration_s": replayed.duration_s(replay),
                 }
             ],
         },
@@ -80,7 +80,7 @@ def _facts(directory: Path, made: replayed.Replayed) -> dict[str, Any]:
             "device": facts["device"],
             "times_layers": False,
         },
-        "profiler": _profiler(directory, made.window),
+        "profiler": _profiler(directory, replay.window),
         "evidence": sorted(evidence.of_recording(server)),
         runfile.RECORDED: server,
     }

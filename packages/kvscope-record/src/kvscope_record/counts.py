@@ -13,7 +13,7 @@ from kvscope_record.records import Sampled, Scheduled
 Numbers = Mapping[str, int]
 """The numbers of requests in a recording, by vLLM's ids."""
 Rows = list[list[int]]
-"""Of each request that has some: its number, and a count of each column."""
+"""Number of each request with counts, and its count of each column."""
 
 
 class Feature(NamedTuple):
@@ -37,8 +37,10 @@ class Counts:
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
         features = features_of(facts)
-        self._at_schedule = {k: read for one in features for k, read in one.at_schedule.items()}
-        self._at_output = {k: read for one in features for k, read in one.at_output.items()}
+        self._at_schedule = {
+            k: read for feature in features for k, read in feature.at_schedule.items()
+        }
+        self._at_output = {k: read for feature in features for k, read in feature.at_output.items()}
 
     def at_schedule(self, numbers: Numbers, scheduled: Any) -> Rows:
         """The rows of a pass that has been scheduled."""
@@ -57,37 +59,37 @@ class Counts:
         self, scheduled: Scheduled, sampled: Sampled | None
     ) -> Mapping[str, Mapping[int, int]]:
         """Counts of each column in the records of a pass, by request."""
-        found = _by_column([*self._at_schedule], scheduled.counts)
-        return found | _by_column([*self._at_output], () if sampled is None else sampled.counts)
+        by_column = _by_column([*self._at_schedule], scheduled.counts)
+        return by_column | _by_column([*self._at_output], () if sampled is None else sampled.counts)
 
 
-def _merged(found: list[Rows]) -> Rows:
-    """The rows of several columns as one; 0 is the count of a request that a column lacks."""
-    if len(found) == 1:
-        return found[0]
+def _merged(parts: list[Rows]) -> Rows:
+    """Rows of several columns, merged; 0 is the count of a request that a column lacks."""
+    if len(parts) == 1:
+        return parts[0]
     merged: dict[int, list[int]] = {}
-    for place, rows in enumerate(found):
+    for place, rows in enumerate(parts):
         for request, count in rows:
-            merged.setdefault(request, [0] * len(found))[place] = count
+            merged.setdefault(request, [0] * len(parts))[place] = count
     return [[request, *counts] for request, counts in merged.items()]
 
 
 def _by_column(columns: Sequence[str], rows: Sequence[Sequence[int]]) -> dict[str, dict[int, int]]:
-    found: dict[str, dict[int, int]] = {column: {} for column in columns}
+    of_column: dict[str, dict[int, int]] = {column: {} for column in columns}
     for request, *counts in rows if columns else ():
         for column, count in zip(columns, counts, strict=True):
-            found[column][request] = count
-    return found
+            of_column[column][request] = count
+    return of_column
 
 
 def settings_of(config: Any) -> dict[str, int]:
     """The settings of all features by vLLM's configuration, as facts of a recording."""
-    return {one.setting: one.most(config) for one in FEATURES}
+    return {feature.setting: feature.most(config) for feature in FEATURES}
 
 
 def features_of(facts: Mapping[str, Any]) -> list[Feature]:
     """The features that the server of a recording has."""
-    return [one for one in FEATURES if facts.get(one.setting)]
+    return [feature for feature in FEATURES if facts.get(feature.setting)]
 
 
 # ---------------------------------------------------------------------- speculative decoding
@@ -104,13 +106,13 @@ def _drafts(numbers: Numbers, scheduled: Any) -> Rows:
 
 def _accepted(numbers: Numbers, scheduler: Any, scheduled: Any, output: Any) -> Rows:
     """All tokens that the pass gives but the last; vLLM has not yet cut what ends."""
-    found = []
+    counts = []
     for name in scheduled.scheduled_spec_decode_tokens:
         request = scheduler.requests.get(name)
         if request is not None and not request.is_finished() and output.sampled_token_ids:
             tokens = output.sampled_token_ids[output.req_id_to_index[name]]
-            found.append([numbers[name], max(0, len(tokens) - 1)])
-    return found
+            counts.append([numbers[name], max(0, len(tokens) - 1)])
+    return counts
 
 
 SPECULATION = Feature(

@@ -63,8 +63,8 @@ def _model(model: Any) -> dict[str, Any]:
         *("head_dim", "intermediate_size", "vocab_size", "max_position_embeddings"),
         *("model_type", "tie_word_embeddings"),
     )
-    known = {name: getattr(text, name, None) for name in names}
-    plain = {name: value for name, value in known.items() if isinstance(value, int | str)}
+    values = {name: getattr(text, name, None) for name in names}
+    plain = {name: value for name, value in values.items() if isinstance(value, int | str)}
     return plain | {
         "architectures": list(model.architectures),
         "dtype": str(model.dtype).removeprefix("torch."),

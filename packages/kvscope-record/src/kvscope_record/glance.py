@@ -81,18 +81,18 @@ def _look(directory: Path) -> Glance | None:
         return None
     newest = scheduled[-1]
     since = max(began_ns, newest.end_ns - int(WINDOW_S / _NS))
-    recent = [one for one in scheduled if one.end_ns >= since]
-    found = [hit for one in recent for hit in one.hits]
+    recent = [pass_ for pass_ in scheduled if pass_.end_ns >= since]
+    hits = [hit for pass_ in recent for hit in pass_.hits]
     return Glance(
         blocks_used=total - newest.blocks_free,
         blocks_total=total,
         running=len(newest.requests),
         waiting=newest.waiting,
         passes=len(recent),
-        tokens=sum(sum(one.tokens) for one in sampled if one.end_ns >= since),
-        preemptions=sum(one.time_ns >= since for one in preempted),
-        hit_tokens=sum(tokens for _, tokens in found),
-        looked_up_tokens=sum(prompts.get(request, 0) for request, _ in found),
+        tokens=sum(sum(pass_.tokens) for pass_ in sampled if pass_.end_ns >= since),
+        preemptions=sum(event.time_ns >= since for event in preempted),
+        hit_tokens=sum(tokens for _, tokens in hits),
+        looked_up_tokens=sum(prompts.get(request, 0) for request, _ in hits),
         window_s=(newest.end_ns - since) * _NS,
         age_s=max(0.0, (time.time_ns() - newest.end_ns - to_utc_ns) * _NS),
     )

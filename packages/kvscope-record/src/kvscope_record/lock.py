@@ -29,7 +29,7 @@ def claim(directory: Path) -> int:
 
 
 def problem(directory: Path) -> str | None:
-    """Why a directory is taken, in one sentence; None if no living server records there."""
+    """Sentence on the living server that records in a directory; None without one."""
     try:
         descriptor = os.open(directory / LOCK_FILE, os.O_RDONLY)
     except FileNotFoundError:

@@ -19,7 +19,7 @@ LEAST_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class RecordOptions:
-    """Where to record, how many bytes of files to keep, and for how many minutes, if not all.
+    """Options of a recording: directory, bytes of files and minutes (None: all) to keep.
 
     `ranges` is whether each pass is an NVTX range, too, for a profiler.
     """
@@ -43,20 +43,20 @@ class RecordOptions:
 
     def environment(self, given: Mapping[str, str]) -> dict[str, str]:
         """The environment `given` with what the server's processes need to record."""
-        made = {**given, DIRECTORY: str(self.directory.resolve()), KEEP: str(self.keep_bytes)}
-        made.pop(MINUTES, None)
-        made.pop(RANGES, None)
+        entries = {**given, DIRECTORY: str(self.directory.resolve()), KEEP: str(self.keep_bytes)}
+        entries.pop(MINUTES, None)
+        entries.pop(RANGES, None)
         if self.ranges:
-            made[RANGES] = "1"
+            entries[RANGES] = "1"
         if self.minutes is not None:
-            made[MINUTES] = str(self.minutes)
+            entries[MINUTES] = str(self.minutes)
         if "VLLM_PLUGINS" in given and PLUGIN not in given["VLLM_PLUGINS"].split(","):
-            made["VLLM_PLUGINS"] = ",".join(filter(None, (given["VLLM_PLUGINS"], PLUGIN)))
-        return made
+            entries["VLLM_PLUGINS"] = ",".join(filter(None, (given["VLLM_PLUGINS"], PLUGIN)))
+        return entries
 
 
 def size(text: str, place: str) -> int:
-    """Bytes of a text such as '2GiB'; BadInput names `place` if it is none, or below 1 MiB."""
+    """Bytes of a text such as '2GiB'; BadInput names `place` if malformed or below 1 MiB."""
     try:
         return quantities.parse_size(text, least=LEAST_BYTES)
     except ValueError as error:

@@ -64,7 +64,7 @@ def _marks(options: RecordOptions, facts: dict[str, Any]) -> marks.Marks:
 
 
 def directory_of_rank(directory: Path, parallel: Any) -> Path:
-    """Where a scheduler records: with data parallelism each has a directory of its own.
+    """Directory of a scheduler's recording: with data parallelism, one for each rank.
 
     vLLM tells engines of dense models nothing of the others but the name of their process.
     """

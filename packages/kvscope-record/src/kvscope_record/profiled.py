@@ -41,8 +41,8 @@ def serve(
     named = ["/bin/sh", "-c", _BEFORE, str(place.absolute()), mask]
     command = [str(nsys.path), "profile", *options, *named, *words]
     whole = processes.running_whole(command, env=environment, start_new_session=True)
-    with _noted() as came, whole as one:
-        code = _wait(one, came, place)
+    with _noted() as came, whole as main:
+        code = _wait(main, came, place)
     place.unlink(missing_ok=True)
     return code, capture.export(nsys, directory, environment, secret=True)
 
@@ -62,8 +62,11 @@ def _noted() -> Iterator[list[int]]:
     """The signals that came and would have ended this process, while it lasts."""
     came: list[int] = []
     signals = (signal.SIGINT, *processes.ENDING)
-    ending = [one for one in signals if signal.getsignal(one) is not signal.SIG_IGN]
-    before = {one: signal.signal(one, lambda number, _: came.append(number)) for one in ending}
+    ending = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {
+        ending_signal: signal.signal(ending_signal, lambda number, _: came.append(number))
+        for ending_signal in ending
+    }
     try:
         yield came
     finally:

@@ -1,4 +1,4 @@
-"""Makes records of plain numbers of what is observed of a server's scheduler, and has them written.
+"""Records a server's scheduler as plain numbers, and hands them to the writer.
 
 A fault of it ends the recording, nothing else.
 """
@@ -85,7 +85,7 @@ class ServerRecorder(observer.Recorder):
                 writer.put(self._live(self._numbers[name], request))
 
     def _live(self, number: int, request: Any) -> Live:
-        held = self._scheduler.kv_cache_manager.get_block_ids(request.request_id)
+        groups = self._scheduler.kv_cache_manager.get_block_ids(request.request_id)
         return Live(
             number,
             self._arrivals[number],
@@ -95,7 +95,7 @@ class ServerRecorder(observer.Recorder):
             request.num_output_tokens,
             request.num_computed_tokens,
             request.num_preemptions,
-            [list(group) for group in held],
+            [list(group) for group in groups],
         )
 
     def _hashes(self, request: Any) -> list[Any]:
@@ -190,7 +190,7 @@ class ServerRecorder(observer.Recorder):
         self._put(Ended(number, time_ns, _ending(request), preemptions, request.num_output_tokens))
 
     def shut_down(self) -> None:
-        """Write what is there."""
+        """Write the remaining records."""
         self._writer.close()
 
 

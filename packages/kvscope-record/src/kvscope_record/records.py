@@ -123,8 +123,8 @@ class Segment(NamedTuple):
 
 Event = Arrival | Scheduled | Sampled | Preempted | Ordered | Ended | Live | Segment
 KINDS: dict[str, type[Event]] = {
-    made._field_defaults["kind"]: made
-    for made in (Arrival, Scheduled, Sampled, Preempted, Ordered, Ended, Live, Segment)
+    kind._field_defaults["kind"]: kind
+    for kind in (Arrival, Scheduled, Sampled, Preempted, Ordered, Ended, Live, Segment)
 }
 
 
@@ -137,9 +137,9 @@ def decode(array: Any) -> Event | None:
     """The event of an array; None if it is of no known kind; ValueError if it is damaged."""
     if not (isinstance(array, list) and array and isinstance(array[0], str)):
         raise ValueError("no record")
-    made = KINDS.get(array[0])
-    if made is None:
+    kind = KINDS.get(array[0])
+    if kind is None:
         return None
-    if len(array) != len(made._fields):
+    if len(array) != len(kind._fields):
         raise ValueError(f"a record {array[0]} of {len(array)} items")
-    return made(*array[1:])  # type: ignore[no-any-return]
+    return kind(*array[1:])  # type: ignore[no-any-return]

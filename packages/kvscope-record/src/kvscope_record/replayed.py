@@ -48,7 +48,7 @@ class Replayed:
 
     @property
     def overlapping(self) -> bool:
-        """Whether passes were scheduled while others computed, as asynchronous scheduling does."""
+        """True if passes were scheduled while others computed, as in asynchronous scheduling."""
         passes = self.recording.passes
         return any(b.schedule_start_ns < a.end_ns for a, b in pairwise(passes))
 
@@ -59,44 +59,44 @@ class Replayed:
 
     @property
     def one_group(self) -> bool:
-        """Whether blocks are followed: one group keeps all tokens, and prefixes are cached."""
+        """True if blocks are followed: one group keeps all tokens, and prefixes are cached."""
         cached = bool(self.window.facts["prefix_caching"])
         return cached and kv_plan.has_one_block_table(self.kv_groups)
 
 
 def read(window: Window) -> Replayed:
     """Make the rows that `replay` takes of the events of a window."""
-    made = Replayed(window)
-    made.came.update({one.request: one for one in window.live})
+    replay = Replayed(window)
+    replay.came.update({request.request: request for request in window.live})
     passes = {event.step: event for event in window.events if isinstance(event, Scheduled)}
     outputs = {event.step: event for event in window.events if isinstance(event, Sampled)}
-    known = sorted(step for step in passes if step in outputs)
-    first, last = (known[0], known[-1]) if known else (0, -1)
+    steps = sorted(step for step in passes if step in outputs)
+    first, last = (steps[0], steps[-1]) if steps else (0, -1)
     contents, orders = BlockContents(window.facts["block_size"]), list[Ordered]()
     counts = Counts(window.facts)
-    for one in window.live:
-        if made.one_group:
-            contents.begin(one.request, one.blocks[0])
+    for request in window.live:
+        if replay.one_group:
+            contents.begin(request.request, request.blocks[0])
     for event in window.events:
         if isinstance(event, Arrival):
-            made.came[event.request] = event
+            replay.came[event.request] = event
         elif isinstance(event, Ended):
-            made.ended[event.request] = event
+            replay.ended[event.request] = event
             contents.release(event.request)
         elif isinstance(event, Preempted) and event.step <= last:
-            made.recording.preemptions.append(_preemption(made, event, first))
-            made.preempted[event.request] = made.preempted.get(event.request, 0) + 1
+            replay.recording.preemptions.append(_preemption(replay, event, first))
+            replay.preempted[event.request] = replay.preempted.get(event.request, 0) + 1
             contents.release(event.request)
         elif isinstance(event, Ordered) and event.step <= last:
             orders.append(event)
         elif isinstance(event, Scheduled) and event.step <= last:
             output = outputs.get(event.step)
             told = counts.recorded(event, output)
-            made.recording.passes.append(_pass(event, output, told))
-            if made.one_group:
+            replay.recording.passes.append(_pass(event, output, told))
+            if replay.one_group:
                 contents.schedule(event.step - first, event, _tentative(told))
-    made.recording.transfers += _transfers(made, orders, first)
-    made.recording.hits, made.recording.evictions = contents.hits, contents.evictions
+    replay.recording.transfers += _transfers(replay, orders, first)
+    replay.recording.hits, replay.recording.evictions = contents.hits, contents.evictions
     if contents.unknown:
         window.notes.append(
             f"hits: {contents.unknown} block(s) that were found had been computed before the "
@@ -108,11 +108,11 @@ def read(window: Window) -> Replayed:
             if connector == OFFLOADING
             else f"transfers: the copies of {connector} are not recorded"
         )
-    ends = [one.end_ns for one in made.recording.passes]
-    times = [one.time_ns for one in window.events if isinstance(one, Arrival | Ended)]
-    made.origin_ns = window.begin.time_ns
-    made.end_ns = max([*ends, *times, made.origin_ns])
-    return made
+    ends = [pass_.end_ns for pass_ in replay.recording.passes]
+    times = [event.time_ns for event in window.events if isinstance(event, Arrival | Ended)]
+    replay.origin_ns = window.begin.time_ns
+    replay.end_ns = max([*ends, *times, replay.origin_ns])
+    return replay
 
 
 Told = Mapping[str, Mapping[int, int]]
@@ -121,10 +121,10 @@ Told = Mapping[str, Mapping[int, int]]
 
 def _tentative(told: Told) -> Mapping[int, int]:
     """The tentative tokens of each request."""
-    found = Counter[int]()
+    counts = Counter[int]()
     for column, _ in tables.BATCH.tentative:
-        found.update(told.get(column, {}))
-    return found
+        counts.update(told.get(column, {}))
+    return counts
 
 
 def _pass(event: Scheduled, output: Sampled | None, told: Told) -> engine_rows.PassRecord:
@@ -165,20 +165,22 @@ def _rows(
     ]
 
 
-def _preemption(made: Replayed, event: Preempted, first: int) -> engine_rows.PreemptionRecord:
+def _preemption(replay: Replayed, event: Preempted, first: int) -> engine_rows.PreemptionRecord:
     return engine_rows.PreemptionRecord(
         step=event.step - first,
         time_ns=event.time_ns,
         request_id=str(event.request),
         tokens=event.tokens,
         blocks=sum(event.blocks),
-        group_blocks=() if kv_plan.has_one_block_table(made.kv_groups) else tuple(event.blocks),
+        group_blocks=() if kv_plan.has_one_block_table(replay.kv_groups) else tuple(event.blocks),
         shared=event.shared,
     )
 
 
-def _transfers(made: Replayed, orders: list[Ordered], first: int) -> Iterator[engine_rows.Transfer]:
-    """The copies that were ordered; neither their times nor what was loaded of them is known."""
+def _transfers(
+    replay: Replayed, orders: list[Ordered], first: int
+) -> Iterator[engine_rows.Transfer]:
+    """Ordered copies; neither their times nor the loaded tokens are known."""
     awaited = {job: event.step - first for event in reversed(orders) for job in event.awaited}
     for event in orders:
         for direction, ordered in ((copies.IN, event.loads), (copies.OUT, event.stores)):
@@ -188,7 +190,7 @@ def _transfers(made: Replayed, orders: list[Ordered], first: int) -> Iterator[en
                     direction,
                     copies.KV,
                     blocks,
-                    blocks * made.kv_groups[0].block_bytes,
+                    blocks * replay.kv_groups[0].block_bytes,
                     start_ns=None,
                     end_ns=None,
                     seconds=lambda: math.nan,
@@ -216,60 +218,66 @@ def tables_of(made: Replayed) -> dict[tables.Table, pd.DataFrame]:
         time_source=facts.get("time_source", time_sources.MEASURED),
         kv_groups=made.kv_groups,
     )
-    live = {str(one.request): _state(one) for one in made.window.live}
-    found = recorder.replay(made.recording, context, live)
-    found.steps["stalled"] = stalls.find_stalls(found.steps)
+    live = {str(request.request): _state(request) for request in made.window.live}
+    repeat_tables = recorder.replay(made.recording, context, live)
+    repeat_tables.steps["stalled"] = stalls.find_stalls(repeat_tables.steps)
     if not facts["connector"]:
-        found.batch["loaded_tokens"] = 0
+        repeat_tables.batch["loaded_tokens"] = 0
     if facts["prefix_caching"] and not made.one_group:
-        found.batch["own_hit_tokens"] = found.preemptions["own_hit_tokens"] = None
+        repeat_tables.batch["own_hit_tokens"] = repeat_tables.preemptions["own_hit_tokens"] = None
     return {
         tables.WORKLOAD: _workload(made, context),
-        tables.REQUESTS: _requests(made, found, context),
-        tables.STEPS: found.steps,
-        tables.BATCH: found.batch,
-        tables.PREEMPTIONS: found.preemptions,
-        tables.TRANSFERS: found.transfers,
-        **_jobs(made, found),
-        **({tables.HITS: found.hits, tables.EVICTIONS: found.evictions} if made.one_group else {}),
+        tables.REQUESTS: _requests(made, repeat_tables, context),
+        tables.STEPS: repeat_tables.steps,
+        tables.BATCH: repeat_tables.batch,
+        tables.PREEMPTIONS: repeat_tables.preemptions,
+        tables.TRANSFERS: repeat_tables.transfers,
+        **_jobs(made, repeat_tables),
+        **(
+            {tables.HITS: repeat_tables.hits, tables.EVICTIONS: repeat_tables.evictions}
+            if made.one_group
+            else {}
+        ),
         tables.KV_GROUPS: recorder.kv_groups_table(made.kv_groups),
-        tables.LAYERS: found.layers,
+        tables.LAYERS: repeat_tables.layers,
     }
 
 
-def _jobs(made: Replayed, found: recorder.RepeatTables) -> dict[tables.Table, pd.DataFrame]:
-    """The table of jobs of vLLM's offloading, where a package has one."""
-    kept = added.job_table() if made.window.facts["connector"] == OFFLOADING else None
-    return {kept.table: found.jobs} if kept else {}
+def _jobs(
+    replay: Replayed, repeat_tables: recorder.RepeatTables
+) -> dict[tables.Table, pd.DataFrame]:
+    """Job table of vLLM's offloading, where a package has one."""
+    kept = added.job_table() if replay.window.facts["connector"] == OFFLOADING else None
+    return {kept.table: repeat_tables.jobs} if kept else {}
 
 
 def _state(live: Live) -> recorder.RequestState:
     """The state of a request when the window began."""
-    known = live.prompt_tokens + live.output_tokens - 1 if live.output_tokens else 0
+    computed = live.prompt_tokens + live.output_tokens - 1 if live.output_tokens else 0
     lost = live.preemptions > 0 and not live.cached_tokens
     return recorder.RequestState(
         resident_tokens=live.cached_tokens,
-        computed_tokens=max(live.cached_tokens, known if lost else 0),
+        computed_tokens=max(live.cached_tokens, computed if lost else 0),
         given=[0] * live.output_tokens,
     )
 
 
-def _workload(made: Replayed, context: recorder.RepeatContext) -> pd.DataFrame:
+def _workload(replay: Replayed, context: recorder.RepeatContext) -> pd.DataFrame:
     rows = [
         {
             "request_id": str(number),
-            "arrival_s": context.seconds(_arrival_ns(one)),
-            "prompt_tokens": one.prompt_tokens,
-            "output_tokens": _due_tokens(one, made.ended.get(number)),
+            "arrival_s": context.seconds(_arrival_ns(request)),
+            "prompt_tokens": request.prompt_tokens,
+            "output_tokens": _due_tokens(request, replay.ended.get(number)),
         }
-        for number, one in made.came.items()
+        for number, request in replay.came.items()
     ]
     return pd.DataFrame(rows, columns=tables.WORKLOAD.names, dtype=object)
 
 
-def _due_tokens(one: Arrival | Live, end: Ended | None) -> int:
-    """The tokens due to a request: what it got if it was served, which may be less than asked."""
-    return end.output_tokens if end is not None and end.status in SERVED else one.max_tokens
+def _due_tokens(request: Arrival | Live, end: Ended | None) -> int:
+    """Tokens that a served request got, which may be fewer than asked; else those it asked for."""
+    return end.output_tokens if end is not None and end.status in SERVED else request.max_tokens
 
 
 def _requests(
@@ -292,19 +300,21 @@ def _requests(
 def _request(
     made: Replayed, found: recorder.RepeatTables, context: recorder.RepeatContext, number: int
 ) -> dict[str, Any]:
-    one, end = made.came[number], made.ended.get(number)
+    request, end = made.came[number], made.ended.get(number)
     state = found.state(str(number))
     served = end is not None and end.status in SERVED
     preempted = made.preempted.get(number, 0)
     # What happened before the window is not known.
-    given = isinstance(one, Live) and bool(one.output_tokens)
-    begun = isinstance(one, Live) and bool(given or one.cached_tokens or one.preemptions)
+    given = isinstance(request, Live) and bool(request.output_tokens)
+    begun = isinstance(request, Live) and bool(
+        given or request.cached_tokens or request.preemptions
+    )
     left_s = context.seconds(made.end_ns if end is None else end.time_ns)
     return {
         "repeat": 0,
         "request_id": str(number),
-        "arrival_s": context.seconds(_arrival_ns(one)),
-        "prompt_tokens": one.prompt_tokens,
+        "arrival_s": context.seconds(_arrival_ns(request)),
+        "prompt_tokens": request.prompt_tokens,
         "output_tokens": len(state.given) if end is None else end.output_tokens,
         "aborted": not served,
         "first_scheduled_s": None if begun else state.first_scheduled_s,
@@ -314,8 +324,8 @@ def _request(
     }
 
 
-def _arrival_ns(one: Arrival | Live) -> int:
-    return one.arrival_ns if isinstance(one, Live) else one.time_ns
+def _arrival_ns(request: Arrival | Live) -> int:
+    return request.arrival_ns if isinstance(request, Live) else request.time_ns
 
 
 def duration_s(made: Replayed) -> float:

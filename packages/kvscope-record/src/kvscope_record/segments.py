@@ -28,7 +28,7 @@ def segment_paths(directory: Path) -> list[Path]:
 
 
 def is_recording(directory: Path) -> bool:
-    """Whether a directory has a recording."""
+    """True if a directory has a recording."""
     return bool(segment_paths(directory))
 
 
@@ -65,11 +65,11 @@ class SegmentWriter:
 
     @property
     def removed(self) -> bool:
-        """Whether somebody removed the file, which is written to all the same."""
+        """True if the file was removed while it is written to."""
         return os.fstat(self._file.fileno()).st_nlink == 0
 
     def abandon(self) -> None:
-        """Close the file as it is; what was flushed is readable."""
+        """Close the file unfinished; flushed records are readable."""
         self._file.close()
 
     def _compress(self) -> None:

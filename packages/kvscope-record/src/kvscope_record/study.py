@@ -29,7 +29,7 @@ SIZES = (
     *("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads"),
     *("num_key_value_heads", "head_dim", "intermediate_size", "vocab_size"),
 )
-"""What of a config.json says which model it is, where it has it."""
+"""Keys of a config.json that identify the model, where it has them."""
 Row = dict[str, Any]
 
 
@@ -46,17 +46,17 @@ def write_study(directory: Path, path: Path, hardware: str, model: str | None) -
     with reading.refusing(directory, "a recording"):
         window = read_window(directory)
         facts, notes = window.facts, [*window.notes]  # tables have notes of their own
-        made = replayed.read(window)
-        requests = _requests(made)
+        replay = replayed.read(window)
+        requests = _requests(replay)
         if not requests:
             raise BadInput(f"{directory}: no request has been recorded there yet")
         described = _model(facts["model"], path.parent.parent, model)
-        notes += _left_out(made, requests, directory)
+        notes += _left_out(replay, requests, directory)
         if differences := _differences(facts["model"], described):
             notes.append(f"model: {described.name} is not the server's, {', '.join(differences)}")
         settings = _settings(facts, described, hardware, workload.name)
     with files.atomic_path(workload) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in _rows(made, requests))
+        file.writelines(json.dumps(row) + "\n" for row in _rows(replay, requests))
     study = {
         "title": f"Recording {facts['recording']}",
         "description": (
@@ -83,26 +83,26 @@ def _require_place(path: Path, workload: Path) -> None:
             raise BadInput(f"{file} is there already; remove it, or write another study")
 
 
-def _requests(made: Replayed) -> list[Row]:
+def _requests(replay: Replayed) -> list[Row]:
     """The table `requests` of a recording, a row each, by their arrival."""
-    found = replayed.tables_of(made)[tables.REQUESTS]
-    rows: list[Any] = found.sort_values("arrival_s", kind="stable").to_dict("records")
+    frame = replayed.tables_of(replay)[tables.REQUESTS]
+    rows: list[Any] = frame.sort_values("arrival_s", kind="stable").to_dict("records")
     return rows
 
 
-def _rows(made: Replayed, requests: list[Row]) -> Iterator[Row]:
+def _rows(replay: Replayed, requests: list[Row]) -> Iterator[Row]:
     """The lines of the workload file. A block that is no whole one of a prompt has its own id."""
-    block_size = made.window.facts["hash_block_size"]
+    block_size = replay.window.facts["hash_block_size"]
     fresh, ids = count(), dict[str, int]()
-    passes = arrivals_of(made)
-    for one in requests:
-        number = int(one["request_id"])
-        hashes = made.came[number].hashes
-        blocks = -(-one["prompt_tokens"] // block_size)
+    passes = arrivals_of(replay)
+    for request in requests:
+        number = int(request["request_id"])
+        hashes = replay.came[number].hashes
+        blocks = -(-request["prompt_tokens"] // block_size)
         yield {
-            "timestamp": round((one["arrival_s"] - requests[0]["arrival_s"]) * MILLISECONDS, 6),
-            "input_length": one["prompt_tokens"],
-            "output_length": max(1, one["output_tokens"]),
+            "timestamp": round((request["arrival_s"] - requests[0]["arrival_s"]) * MILLISECONDS, 6),
+            "input_length": request["prompt_tokens"],
+            "output_length": max(1, request["output_tokens"]),
             "hash_ids": [
                 *(ids[h] if h in ids else ids.setdefault(h, next(fresh)) for h in hashes),
                 *(next(fresh) for _ in range(blocks - len(hashes))),
@@ -142,10 +142,10 @@ def _settings(facts: Row, model: Model, hardware: str, workload: str) -> Row:
 
 
 def _one_byte(facts: Row, model: Model) -> bool:
-    """Whether the server's cache has a byte for each number of K and V, over all its GPUs."""
+    """True if the server's cache has one byte for each number of K and V, over all its GPUs."""
     group, *others = facts["kv_groups"]
-    held = group["block_bytes"] * _gpus(facts)
-    return not others and bool(held == group["block_tokens"] * model.token_elements)
+    block_bytes = group["block_bytes"] * _gpus(facts)
+    return not others and bool(block_bytes == group["block_tokens"] * model.token_elements)
 
 
 def _gpus(facts: Row) -> int:
@@ -162,10 +162,10 @@ def _model(recorded: Row, config_dir: Path, name: str | None) -> Model:
     if name is not None:
         composer.check_option("model", name, "--model")
         return _described(composer, name)
-    for known in composer.groups["model"]:
-        found = _described(composer, known)
-        if not _differences(recorded, found):
-            return found
+    for name in composer.groups["model"]:
+        described = _described(composer, name)
+        if not _differences(recorded, described):
+            return described
     sizes = ", ".join(f"{key} {recorded[key]}" for key in SIZES if key in recorded)
     raise BadInput(
         f"no model of {config_dir}/model is the recorded one ({sizes}); name the nearest with "
@@ -193,9 +193,9 @@ def _differences(recorded: Row, model: Model) -> list[str]:
 # ---------------------------------------------------------------------- what is left out
 
 
-def _left_out(made: Replayed, requests: list[Row], directory: Path) -> Iterator[str]:
+def _left_out(replay: Replayed, requests: list[Row], directory: Path) -> Iterator[str]:
     """Sentences on what a study cannot take from a recording."""
-    facts = made.window.facts
+    facts = replay.window.facts
     gpus = _gpus(facts)
     if facts["scheduler"] not in servers.SCHEDULERS:
         yield f"scheduler: {facts['scheduler']} is not in the study, which has vLLM's"
@@ -215,16 +215,16 @@ def _left_out(made: Replayed, requests: list[Row], directory: Path) -> Iterator[
         yield "ranks: this is one of the server's; the study has no other"
     if not facts["prefix_caching"]:
         yield "prefixes: without a prefix cache they are not recorded; no prompts share any"
-    if begun := len(made.window.live):
+    if begun := len(replay.window.live):
         yield f"requests: {begun} came before the recording's first pass; the study has them whole"
-    if cut := sum(one["aborted"] for one in requests):
+    if cut := sum(request["aborted"] for request in requests):
         yield (
             f"aborts: {cut} request(s) were aborted or had not ended; the study gives each, to its "
             "end, the tokens that it got, one at least, but with workload.arrival=passes"
         )
-    if sessions := _sessions(made):
+    if sessions := _sessions(replay):
         yield f"sessions: {sessions} request(s) got further input later; the study has the first"
-    if tokens := _generated(made):
+    if tokens := _generated(replay):
         yield (
             f"prefixes: {tokens:,} tokens of prompts were found in blocks that earlier requests "
             "had generated, or that were computed before the recording's first pass; the study's "
@@ -232,29 +232,29 @@ def _left_out(made: Replayed, requests: list[Row], directory: Path) -> Iterator[
         )
 
 
-def _sessions(made: Replayed) -> int:
+def _sessions(replay: Replayed) -> int:
     """Requests that ended with more tokens in the cache than they came with and were given."""
-    if features_of(made.window.facts):
+    if features_of(replay.window.facts):
         return 0  # tokens that they count may be computed too
     reached: dict[int, int] = {}
-    for event in made.window.events:
+    for event in replay.window.events:
         if isinstance(event, Scheduled):
             rows = zip(event.requests, event.computed, event.cached, strict=True)
             reached |= {request: computed + cached for request, computed, cached in rows}
     return sum(
-        reached.get(number, 0) > made.came[number].prompt_tokens + end.output_tokens
-        for number, end in made.ended.items()
-        if number in made.came
+        reached.get(number, 0) > replay.came[number].prompt_tokens + end.output_tokens
+        for number, end in replay.ended.items()
+        if number in replay.came
     )
 
 
-def _generated(made: Replayed) -> int:
-    """Tokens that requests found, when they were first admitted, in no earlier prompt's blocks."""
-    block_size = made.window.facts["hash_block_size"]
-    seen = {h for one in made.window.live for h in one.hashes}
+def _generated(replay: Replayed) -> int:
+    """Prefix hits of first admissions beyond all blocks of earlier prompts, in tokens."""
+    block_size = replay.window.facts["hash_block_size"]
+    seen = {h for live in replay.window.live for h in live.hashes}
     shared: dict[int, int] = {}  # tokens, of requests that no pass has had yet
-    found = 0
-    for event in made.window.events:
+    beyond_tokens = 0
+    for event in replay.window.events:
         if isinstance(event, Arrival):
             shared[event.request] = block_size * sum(h in seen for h in event.hashes)
             seen.update(event.hashes)
@@ -262,5 +262,5 @@ def _generated(made: Replayed) -> int:
             hits = dict[int, int]((request, tokens) for request, tokens in event.hits)
             for request in event.requests:
                 if request in shared:
-                    found += max(0, hits.get(request, 0) - shared.pop(request))
-    return found
+                    beyond_tokens += max(0, hits.get(request, 0) - shared.pop(request))
+    return beyond_tokens

@@ -24,7 +24,7 @@ class Window:
 
 
 def recorded_segments(directory: Path) -> list[Path]:
-    """The segments of a recording's directory, oldest first; BadInput if there is none."""
+    """Segments of a recording's directory, oldest first; BadInput if there are none."""
     if not (paths := segment_paths(directory)):
         ranks = sorted(path.parent.name for path in directory.glob("rank*/segment-*"))
         hint = f"; it has one for each rank: {', '.join(dict.fromkeys(ranks))}" if ranks else ""
@@ -33,7 +33,7 @@ def recorded_segments(directory: Path) -> list[Path]:
 
 
 def read_window(directory: Path) -> Window:
-    """The window of a recording's directory; BadInput if there is none, or a file is damaged."""
+    """Window of a recording's directory; BadInput if it is empty, or a file is damaged."""
     paths = recorded_segments(directory)
     window: Window | None = None
     earlier, gaps = set(), 0

@@ -56,12 +56,12 @@ class Writer:
 
     @property
     def full(self) -> bool:
-        """Whether no further event can be taken."""
+        """True if no further event can be taken."""
         return self._waiting.qsize() >= MOST_WAITING
 
     @property
     def caught_up(self) -> bool:
-        """Whether most of what was given has been written."""
+        """True if most of the events are written."""
         return self._waiting.qsize() < MOST_WAITING // 4
 
     def put(self, event: Event) -> None:
@@ -75,7 +75,7 @@ class Writer:
             LOG.error("kvscope records no longer into %s: %s", self.options.directory, why)
 
     def close(self) -> None:
-        """Write what is there and end the thread."""
+        """Write the remaining events and end the thread."""
         self._closing.set()
         self._thread.join(timeout=5)
         self.open = False
@@ -120,7 +120,7 @@ class Writer:
             self.wants_segment = True
 
     def _sweep(self) -> None:
-        """Remove what is too much or too old; the newest segment grows meanwhile."""
+        """Remove segments beyond the size or age to keep; the newest segment grows meanwhile."""
         keep_bytes = self.options.keep_bytes - self._part_bytes
         remove_oldest(self.options.directory, keep_bytes, self.options.minutes)
         self._swept = time.monotonic()
@@ -140,10 +140,10 @@ class Writer:
 
     def _salt_all(self, hashes: Sequence[object]) -> list[str]:
         """Salted hashes of vLLM's hashes of blocks, 16 hex digits each."""
-        made = []
-        for place, found in enumerate(hashes):
+        hash_rows = []
+        for place, hash_ in enumerate(hashes):
             if place and place % _HASHES_AT_ONCE == 0:
                 time.sleep(0)  # lets the engine's thread go on
-            raw = found if isinstance(found, bytes) else str(found).encode()
-            made.append(hashlib.blake2b(raw, key=self._salt, digest_size=8).hexdigest())
-        return made
+            raw = hash_ if isinstance(hash_, bytes) else str(hash_).encode()
+            hash_rows.append(hashlib.blake2b(raw, key=self._salt, digest_size=8).hexdigest())
+        return hash_rows

@@ -107,8 +107,8 @@ def current_stream(device: Any = None) -> int:
 @cache
 def copy_function() -> Any:
     """`cudaMemcpyAsync` of the runtime that PyTorch has loaded."""
-    found = re.search(r"\S*/libcudart\S*\.so\S*", Path("/proc/self/maps").read_text())
-    function = ctypes.CDLL(found[0] if found else "libcudart.so").cudaMemcpyAsync
+    library = re.search(r"\S*/libcudart\S*\.so\S*", Path("/proc/self/maps").read_text())
+    function = ctypes.CDLL(library[0] if library else "libcudart.so").cudaMemcpyAsync
     function.argtypes = (
         *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p),
     )

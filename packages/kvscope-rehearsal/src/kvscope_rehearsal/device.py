@@ -32,7 +32,7 @@ L2_BYTES = 50 * 2**20
 
 @dataclass
 class Initialized:
-    """Which process has initialized CUDA, with which GPU."""
+    """Process that has initialized CUDA, and its GPU."""
 
     process: int | None = None
     gpu: int = 0
@@ -63,9 +63,9 @@ def initialize() -> None:
 def _refuse_replaced() -> None:
     """RuntimeError if a function of the GPU is another one's by now, of vLLM for CPUs."""
     for place, name, function in _INSTALLED:
-        found = getattr(place, name)
-        if found is not function:
-            where = getattr(found, "__module__", "?")
+        attribute = getattr(place, name)
+        if attribute is not function:
+            where = getattr(attribute, "__module__", "?")
             raise RuntimeError(
                 f"{place.__name__}.{name} is no GPU's any more: {where} has put another in its "
                 "place, which holds for all forks of this process"
@@ -78,7 +78,7 @@ def gpus() -> Gpus:
 
 
 def is_cuda(device: Any) -> bool:
-    """Whether this names a GPU: 'cuda', 'cuda:0', a torch.device, or a number."""
+    """True if this names a GPU: 'cuda', 'cuda:0', a torch.device, or a number."""
     if isinstance(device, torch.device):
         return bool(device.type == "cuda")
     if isinstance(device, int) and not isinstance(device, bool):
@@ -87,7 +87,7 @@ def is_cuda(device: Any) -> bool:
 
 
 def device_count() -> int:
-    """How many GPUs this process sees; it initializes nothing, as NVML's answer."""
+    """Number of GPUs that this process sees; like NVML, it initializes nothing."""
     return len(visible_gpus(gpus()))
 
 
@@ -99,11 +99,11 @@ class Properties:
     max_threads_per_multi_processor, regs_per_multiprocessor = 2048, 65536
 
     def __init__(self) -> None:
-        found = gpus()
-        self.name, self.total_memory = found.name, found.memory_bytes
-        self.major, self.minor = found.capability
-        self.multi_processor_count = found.processors
-        self.uuid = uuid_of(visible_gpus(found)[0])
+        visible = gpus()
+        self.name, self.total_memory = visible.name, visible.memory_bytes
+        self.major, self.minor = visible.capability
+        self.multi_processor_count = visible.processors
+        self.uuid = uuid_of(visible_gpus(visible)[0])
 
 
 def properties(*_: Any) -> Properties:
@@ -179,7 +179,7 @@ class Stream:
         ORDER.host_waits(self.number)
 
     def query(self) -> bool:
-        """Whether it has ended all: it has, by the time that one asks."""
+        """True: all operations have ended by the time of the question."""
         ORDER.host_waits(self.number)
         return True
 
@@ -193,12 +193,12 @@ class Event:
         self._timed, self._asked = enable_timing, False
 
     def record(self, stream: Stream | None = None) -> None:
-        """Record it in a stream, by default the current one."""
+        """Record the event in a stream, by default the current one."""
         ORDER.launch(number := current_stream() if stream is None else stream.number)
         self.mark, self._asked = Mark(number), False
 
     def wait(self, stream: Stream | None = None) -> None:
-        """A stream waits for it, by default the current one."""
+        """Make a stream wait for the event, by default the current one."""
         if self.mark is not None:
             ORDER.follow(current_stream() if stream is None else stream.number, self.mark.seen)
 
@@ -208,7 +208,7 @@ class Event:
             ORDER.host_follows(self.mark.seen)
 
     def query(self) -> bool:
-        """Whether it has ended, so that a program must be ready for a no."""
+        """True if the event has ended; at times False, so that a program must be ready for it."""
         if self.mark is None or ORDER.host_knows(self.mark.seen):
             return True
         if self._asked:
@@ -217,11 +217,11 @@ class Event:
         return not self._asked
 
     def elapsed_time(self, end: "Event") -> float:
-        """Milliseconds until another one; RuntimeError if the host has not waited for both."""
+        """Milliseconds until another event; RuntimeError if the host has not waited for both."""
         return (end.ended_s() - self.ended_s()) * 1e3
 
     def ended_s(self) -> float:
-        """When it ended; RuntimeError if that cannot be known."""
+        """End of the event; RuntimeError if that cannot be known."""
         if self.mark is None or not self._timed:
             raise RuntimeError("invalid resource handle: the event is not timed, or not recorded")
         if not ORDER.host_knows(self.mark.seen):
@@ -236,7 +236,7 @@ def stream_of_thread(*_: Any) -> Stream:
 
 @contextmanager
 def on_stream(stream: Stream | None) -> Iterator[Stream | None]:
-    """Within the context, launch on a stream; None changes nothing."""
+    """Context within which launches go to a stream; None changes nothing."""
     if stream is None:
         yield None
         return
@@ -260,8 +260,8 @@ class Generator(torch._C.Generator):
 
     def __new__(cls, device: Any = "cpu") -> "Generator":
         """Make it on the CPU."""
-        made: Generator = super().__new__(cls, torch.device("cpu"))  # type: ignore[call-arg]
-        return made
+        generator: Generator = super().__new__(cls, torch.device("cpu"))  # type: ignore[call-arg]
+        return generator
 
 
 def record_stream(tensor: torch.Tensor, stream: Stream) -> None:
@@ -286,7 +286,7 @@ def _initialized(value: Any) -> Any:
 def install() -> None:
     """Put these functions in the place of PyTorch's."""
     nothing, zero, none = _initialized(None), _initialized(0), _initialized(dict)
-    held, most = _initialized(memory.held_bytes), _initialized(memory.most_bytes)
+    held_bytes, most = _initialized(memory.held_bytes), _initialized(memory.most_bytes)
     shared = {
         "Stream": Stream,
         "Event": Event,
@@ -296,8 +296,8 @@ def install() -> None:
         "device_count": device_count,
         "empty_cache": nothing,
         "memory_stats": none,
-        "memory_reserved": held,
-        "memory_allocated": held,
+        "memory_reserved": held_bytes,
+        "memory_allocated": held_bytes,
         "max_memory_allocated": most,
         "max_memory_reserved": most,
         "reset_peak_memory_stats": _initialized(memory.forget_most),

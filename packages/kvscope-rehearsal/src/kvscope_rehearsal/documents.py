@@ -1,4 +1,4 @@
-"""The table of a document: what has run on a real GPU, what was rehearsed, and what neither.
+"""Table of a document: features that ran on a real GPU, were rehearsed, or neither.
 
 What has run on a GPU, and what came of it, is read from the results of bench/gpu/smoke.sh.
 """
@@ -39,17 +39,19 @@ class Topic:
 
 def reports(directory: Path) -> list[Report]:
     """The reports of real GPUs, the newest first."""
-    found = [json.loads(path.read_text("utf-8")) for path in directory.glob("*/report.json")]
-    real = [one for one in found if not one["rehearsed"] and one["provenance"]["gpu"]]
+    all_reports = [json.loads(path.read_text("utf-8")) for path in directory.glob("*/report.json")]
+    real = [
+        report for report in all_reports if not report["rehearsed"] and report["provenance"]["gpu"]
+    ]
     return sorted(real, key=lambda report: str(report["provenance"]["date"]), reverse=True)
 
 
 def what_ran_where() -> str:
     """The table: of each topic the newest report that has an answer, and its rehearsal."""
-    found = reports(ROOT / RESULTS)
-    rows = [(topic.what, on_gpu(topic, found), rehearsal(topic)) for topic in TOPICS]
+    all_reports = reports(ROOT / RESULTS)
+    rows = [(topic.what, on_gpu(topic, all_reports), rehearsal(topic)) for topic in TOPICS]
     header = ("what", "on a real GPU", "rehearsed by")
-    return markdown(header, rows) + "\n" + "".join(sources(found))
+    return markdown(header, rows) + "\n" + "".join(sources(all_reports))
 
 
 def on_gpu(topic: Topic, found: Iterable[Report]) -> str:
@@ -85,7 +87,7 @@ def sources(found: Iterable[Report]) -> Iterator[str]:
 
 
 def kernels(report: Report) -> str | None:
-    """How many batches are right."""
+    """Number of batches that are right."""
     rows = report["kernels"] or []
     right = sum(not row["faults"] for row in rows)
     return f"{right} of {len(rows)} batches right" if rows else None
@@ -107,8 +109,8 @@ def beside_triton(report: Report) -> str | None:
 
 def timer(report: Report) -> str | None:
     """The timer's step."""
-    found = (report["facts"] or {}).get("timer")
-    return f"steps of {found['step_ns']:.0f} ns" if found else None
+    timer_facts = (report["facts"] or {}).get("timer")
+    return f"steps of {timer_facts['step_ns']:.0f} ns" if timer_facts else None
 
 
 def copies(memory: str, way: str) -> Callable[[Report], str | None]:
@@ -133,7 +135,7 @@ def offloading(report: Report) -> str | None:
 
 
 def run(name: str, step: str = "engine") -> Callable[[Report], str | None]:
-    """How a run of a step came out, if it has run."""
+    """Outcome of a run of a step, if it has run."""
 
     def answer(report: Report) -> str | None:
         for row in report.get(step) or ():
@@ -148,18 +150,20 @@ def run(name: str, step: str = "engine") -> Callable[[Report], str | None]:
 
 
 def study(report: Report) -> str | None:
-    """How many experiments of a study with a page are valid."""
-    found = report.get("study")
-    if not found or not found["page"]:
+    """Number of valid experiments of a study with a page."""
+    outcome = report.get("study")
+    if not outcome or not outcome["page"]:
         return None
-    return f"{found['valid']} of {found['experiments']} experiments valid"
+    return f"{outcome['valid']} of {outcome['experiments']} experiments valid"
 
 
 def server(report: Report) -> str | None:
-    """How many requests of a recorded server are in its tables."""
-    found = report.get("server")
+    """Number of a recorded server's requests that are in its tables."""
+    outcome = report.get("server")
     return (
-        f"{found['requests']} requests in {found['passes']} passes; oracles hold" if found else None
+        f"{outcome['requests']} requests in {outcome['passes']} passes; oracles hold"
+        if outcome
+        else None
     )
 
 

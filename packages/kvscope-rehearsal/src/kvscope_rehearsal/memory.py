@@ -1,4 +1,4 @@
-"""Whose memory an address is: a GPU's, or the host's, page-locked or not.
+"""Regions of memory by address: a GPU's, or the host's, page-locked or not.
 
 All of it is this process's. A region is an array that PyTorch's tensors are made of, and known by
 the address at which it begins, which is that of the storage of every tensor in it.
@@ -16,7 +16,7 @@ ALIGNMENT = 256
 
 
 class Region(np.ndarray[Any, np.dtype[np.uint8]]):
-    """Bytes of one allocation; `pinned` of the host's page-locked ones, else they are the GPU's.
+    """Bytes of one allocation: `pinned` if page-locked memory of the host, else a GPU's.
 
     `written` is the last operation that wrote to it (`order.Point`), None if the host did; `uses`
     are those of streams other than the one that it was allocated on.
@@ -50,8 +50,8 @@ def allocate(tensor: torch.Tensor, pinned: bool = False) -> torch.Tensor:
     _most = max(_most, _held[False])
     weakref.finalize(region, _free, region.nbytes, pinned, region.uses)
     flat = torch.from_numpy(region).view(tensor.dtype)
-    made = flat.as_strided(tensor.shape, tensor.stride())
-    return made.copy_(tensor)
+    copied = flat.as_strided(tensor.shape, tensor.stride())
+    return copied.copy_(tensor)
 
 
 def _free(size: int, pinned: bool, uses: Uses) -> None:

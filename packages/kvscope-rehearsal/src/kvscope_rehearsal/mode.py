@@ -50,19 +50,19 @@ class OnGpu(TorchFunctionMode):
 
 
 def is_on_gpu(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is on the GPU."""
+    """True if a tensor is on the GPU."""
     region = region_of(tensor)
     return region is not None and not region.pinned
 
 
 def device_of(tensor: torch.Tensor) -> torch.device:
     """The device of a tensor."""
-    own: torch.device = torch.Tensor.device.__get__(tensor)
-    return CUDA if is_on_gpu(tensor) else own
+    device: torch.device = torch.Tensor.device.__get__(tensor)
+    return CUDA if is_on_gpu(tensor) else device
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is in page-locked memory of the host."""
+    """True if a tensor is in page-locked memory of the host."""
     region = region_of(tensor)
     return region is not None and region.pinned
 
@@ -128,7 +128,7 @@ def converted(func: Callable[..., Any], name: str, args: Any, kwargs: Any) -> An
 
 
 def _without_device(args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
-    """Arguments of `to` without the device, and the device; None if there is none."""
+    """Arguments of `to` without the device, and the device, or None without one."""
     rest, target = [args[0]], kwargs.pop("device", None)
     for value in args[1:]:
         if isinstance(value, torch.Tensor):
@@ -149,9 +149,9 @@ def _moved(tensor: torch.Tensor, to_gpu: bool, non_blocking: bool) -> torch.Tens
     if is_on_gpu(tensor) == to_gpu:
         return tensor
     initialize()
-    made: torch.Tensor = allocate(tensor) if to_gpu else tensor.clone()
-    note_copy(made, tensor, non_blocking)
-    return made
+    copied: torch.Tensor = allocate(tensor) if to_gpu else tensor.clone()
+    note_copy(copied, tensor, non_blocking)
+    return copied
 
 
 def note_copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool) -> None:
@@ -177,8 +177,8 @@ def _refuse_mixing(name: str, regions: Iterable[tuple[torch.Tensor, Region | Non
     """RuntimeError if an operation takes tensors of both devices, as PyTorch's."""
     if name in MIXING:
         return
-    found = [(t, r is not None and not r.pinned) for t, r in regions if t.dim() and t.numel()]
-    if len({on_gpu for _, on_gpu in found}) > 1:
+    tensors = [(t, r is not None and not r.pinned) for t, r in regions if t.dim() and t.numel()]
+    if len({on_gpu for _, on_gpu in tensors}) > 1:
         raise RuntimeError(
             f"Expected all tensors to be on the same device, but {name} got some on cuda:0 and "
             "some on the CPU"
@@ -186,7 +186,7 @@ def _refuse_mixing(name: str, regions: Iterable[tuple[torch.Tensor, Region | Non
 
 
 def _placed(result: Any, on_gpu: bool, pin: bool, given: set[int]) -> Any:
-    """Results where they belong: what is new on the GPU is moved to its memory."""
+    """Results in their memory: new ones on the GPU are moved to it."""
     if isinstance(result, torch.Tensor):
         if not (on_gpu or pin):
             return result
@@ -208,8 +208,8 @@ def _placed(result: Any, on_gpu: bool, pin: bool, given: set[int]) -> Any:
     return result
 
 
-def _argument(args: Any, kwargs: Any, at: int, name: str) -> Any:
-    return args[at] if len(args) > at else kwargs[name]
+def _argument(args: Any, kwargs: Any, place: int, name: str) -> Any:
+    return args[place] if len(args) > place else kwargs[name]
 
 
 def _blocking(args: Any, kwargs: Any) -> Any:

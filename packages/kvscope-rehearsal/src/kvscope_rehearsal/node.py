@@ -76,10 +76,10 @@ def environment_of(directory: Path, source: Mapping[str, str]) -> dict[str, str]
     Triton interprets its kernels, which it has to know before it is imported.
     """
     here = directory.absolute()
-    found = {**source, "TRITON_INTERPRET": "1"}
+    environment = {**source, "TRITON_INTERPRET": "1"}
     for name, path in (("PYTHONPATH", here), ("PATH", here / "bin")):
-        found[name] = os.pathsep.join([str(path), *filter(None, [source.get(name)])])
-    return found
+        environment[name] = os.pathsep.join([str(path), *filter(None, [source.get(name)])])
+    return environment
 
 
 def node_directory() -> Path:
@@ -89,8 +89,8 @@ def node_directory() -> Path:
 
 def gpus_of(directory: Path) -> Gpus:
     """The GPUs of a node."""
-    found = json.loads((directory / NODE_FILE).read_text(encoding="utf-8"))
-    return Gpus(**found | {"capability": tuple(found["capability"])})
+    node = json.loads((directory / NODE_FILE).read_text(encoding="utf-8"))
+    return Gpus(**node | {"capability": tuple(node["capability"])})
 
 
 def visible_gpus(gpus: Gpus, environment: Mapping[str, str] = os.environ) -> list[int]:
@@ -101,17 +101,17 @@ def visible_gpus(gpus: Gpus, environment: Mapping[str, str] = os.environ) -> lis
     value = environment.get(VISIBLE)
     if value is None:
         return list(range(gpus.count))
-    found: list[int] = []
+    indices: list[int] = []
     for word in value.split(","):
         index = _index(word.strip(), gpus)
-        if index is None or index in found:
+        if index is None or index in indices:
             break
-        found.append(index)
-    return found
+        indices.append(index)
+    return indices
 
 
 def _index(word: str, gpus: Gpus) -> int | None:
-    """The index of a GPU by its number or UUID; None if there is none."""
+    """Index of a GPU by its number or UUID; None if it is unknown."""
     names = {name: n for n in range(gpus.count) for name in (str(n), uuid_of(n))}
     return names.get(word)
 

@@ -16,7 +16,7 @@ NOT_SUPPORTED = "[N/A]"
 def answer(gpus: Gpus, index: int, question: str, units: bool) -> str:
     """A value of a GPU as text; '[N/A]' for what only a real one has, such as clocks."""
     unit = " MiB" if units else ""
-    known = {
+    columns = {
         "index": str(index),
         "name": gpus.name,
         "uuid": uuid_of(index),
@@ -24,11 +24,11 @@ def answer(gpus: Gpus, index: int, question: str, units: bool) -> str:
         "compute_cap": ".".join(map(str, gpus.capability)),
         "driver_version": "rehearsed",
     }
-    return known.get(question, NOT_SUPPORTED)
+    return columns.get(question, NOT_SUPPORTED)
 
 
 def main(words: Sequence[str]) -> int:
-    """Print what is asked for; 0, or 6 if a GPU that is named is not there, as nvidia-smi does."""
+    """Print the queried values; 0, or 6 if a named GPU is missing, as nvidia-smi does."""
     parser = argparse.ArgumentParser("nvidia-smi")
     parser.add_argument("-L", "--list-gpus", action="store_true")
     parser.add_argument("--query-gpu", default="index,name,uuid,memory.total")

@@ -20,7 +20,7 @@ _LIBRARIES: list[Any] = []  # operators live as long as their libraries
 
 
 class Copies(Protocol):
-    """How memory is copied, on the current stream: `blocks` each by itself, or a `batch`."""
+    """Copies of memory on the current stream: `blocks` each by itself, or a `batch`."""
 
     def blocks(self, to: torch.Tensor, of: torch.Tensor, width: int, mapping: torch.Tensor) -> None:
         """Copy `width` bytes for each row (block of `of`, block of `to`) of the mapping."""
@@ -66,7 +66,7 @@ def swap_blocks_batch_by(copies: Copies) -> Callable[..., None]:
 
 
 def _no(capability: int) -> bool:
-    """Whether a compiled kernel supports a GPU, which vLLM asks while it is imported: no."""
+    """False, for vLLM's questions at import whether a compiled kernel supports a GPU."""
     return False
 
 

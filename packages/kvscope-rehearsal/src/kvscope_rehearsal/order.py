@@ -80,8 +80,8 @@ class Order:
         last: Point | None = region.written
         if last is None or last.stream == stream:
             return
-        known = self._after[stream].get(last.stream, 0), self._host.get(last.stream, 0)
-        if max(known) < last.number:
+        seen = self._after[stream].get(last.stream, 0), self._host.get(last.stream, 0)
+        if max(seen) < last.number:
             raise RuntimeError(
                 f"{what} on stream {stream} uses what stream {last.stream} may not have written "
                 "yet: wait for it by an event"
@@ -91,8 +91,8 @@ class Order:
         """A region is freed; the next operation raises RuntimeError if that is too early."""
         after = self._after[uses.stream]
         for stream, number in uses.last.items():
-            known = max(after.get(stream, 0), self._host.get(stream, 0))
-            if known < number and stream not in uses.recorded:
+            seen = max(after.get(stream, 0), self._host.get(stream, 0))
+            if seen < number and stream not in uses.recorded:
                 self._freed_early = (
                     f"memory of stream {uses.stream} was freed while stream {stream} may still use "
                     "it: wait for that, or call record_stream"
@@ -123,7 +123,7 @@ class Order:
             _merge(self._host, seen)
 
     def host_knows(self, seen: Seen) -> bool:
-        """Whether the host has waited for these."""
+        """True if the host has waited for these."""
         return all(self._host.get(stream, 0) >= number for stream, number in seen.items())
 
     def host_waits(self, stream: int) -> None:

@@ -12,7 +12,7 @@ _installed: list[str] = []
 
 
 def plugin() -> str:
-    """The platform of a rehearsed node; vLLM calls it before it imports what asks for one."""
+    """Platform of a rehearsed node; vLLM calls it before its imports ask for a platform."""
     if not _installed:
         # The other one keeps state in host memory that the GPU maps, which is not rehearsed.
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"

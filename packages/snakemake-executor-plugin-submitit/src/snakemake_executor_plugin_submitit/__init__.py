@@ -98,7 +98,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
     """Snakemake's side of a controller of packs."""
 
     def __post_init__(self) -> None:
-        """Make the controller; what is wrong with the settings is one sentence."""
+        """Make the controller; wrong settings raise one sentence."""
         try:
             site, settings = configuration(self.workflow.executor_settings)
             account = self.workflow.executor_settings.account
@@ -154,25 +154,27 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             command=f"exec /bin/bash {shlex.quote(str(script))}",
             cwd=str(self.workflow.workdir_init),
             expected_s=sum(
-                min(timeout_s_of(one), float(one.resources.get("expected_s", timeout_s_of(one))))
-                for one in jobs
+                min(timeout_s_of(part), float(part.resources.get("expected_s", timeout_s_of(part))))
+                for part in jobs
             ),
             timeout_s=timeout_s,
-            gpus=max(int(one.resources.get("gpu", one.resources.get("gpus", 0))) for one in jobs),
-            exclusive=any(one.resources.get("exclusive", 0) for one in jobs),
-            logs=tuple(str(file) for one in jobs for file in one.log),
+            gpus=max(
+                int(part.resources.get("gpu", part.resources.get("gpus", 0))) for part in jobs
+            ),
+            exclusive=any(part.resources.get("exclusive", 0) for part in jobs),
+            logs=tuple(str(file) for part in jobs for file in part.log),
         )
 
     def _is_outdated(self, job: JobExecutorInterface, key: str) -> bool:
-        """Whether a result that came while no controller looked is not that of this job."""
+        """True if a result from a time without a controller is not of this job."""
         jobs = jobs_of(job)
-        if any(self.dag.reason(one).forced for one in jobs):
+        if any(self.dag.reason(part).forced for part in jobs):
             return True
         place = self.controller.ledger.places.get(key)
         if place is None:
             return False
         planned = self.controller.root / place.pack / "plan.json"
-        inputs = [Path(str(file)) for one in jobs for file in one.input]
+        inputs = [Path(str(file)) for part in jobs for file in part.input]
         try:
             since = planned.stat().st_mtime
             return any(p.stat().st_mtime > since for p in inputs if p.exists())
@@ -274,7 +276,7 @@ def timeout_s_of(job: JobExecutorInterface) -> float:
 
 def key_of(job: JobExecutorInterface) -> str:
     """Identity of a job from call to call: its outputs."""
-    outputs = sorted(str(file) for one in jobs_of(job) for file in one.output)
+    outputs = sorted(str(file) for part in jobs_of(job) for file in part.output)
     return hashlib.sha256("\0".join(outputs).encode()).hexdigest()[:16]
 
 
@@ -283,13 +285,13 @@ def checked(given: ExecutorSettings) -> ExecutorSettings:
 
     A profile's values are what its YAML says, of any type.
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for setting in fields(given):
         value = getattr(given, setting.name)
         if value is not None:
             is_text = setting.metadata["type"] is str
-            found[setting.name] = (_text if is_text else _number)(setting.name, value)
-    return replace(given, **found)
+            settings[setting.name] = (_text if is_text else _number)(setting.name, value)
+    return replace(given, **settings)
 
 
 def _text(name: str, value: Any) -> str:

@@ -54,7 +54,7 @@ FORGOTTEN = ""  # the id of a job that ran and that the batch system no longer k
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a member ended, for its user."""
+    """End of a member, for its user."""
 
     key: str
     ok: bool
@@ -230,7 +230,7 @@ class Controller:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no member is pending or in a pack."""
+        """True if no member is pending or in a pack."""
         return not (self.pending or self.flights or self._outcomes)
 
     def _collect(self) -> None:
@@ -284,11 +284,11 @@ class Controller:
         sought = {p for p, f in self.flights.items() if f.job_id is None}
         if not sought:
             return
-        found = self.scheduler.find(sought)
+        jobs = self.scheduler.find(sought)
         for pack in sought:
             flight = self.flights[pack]
-            if pack in found:
-                self._submitted(flight, found[pack])
+            if pack in jobs:
+                self._submitted(flight, jobs[pack])
             elif flight.directory.attempt().number:  # it ran, and is forgotten
                 flight.job_id = FORGOTTEN
                 flight.over_since_s = self.clock()
@@ -352,12 +352,12 @@ class Controller:
                 continue
             lost = pilot.get("lost", {}).get(key, "")
             in_line = bool(began) and key not in began
-            found = reasons.verdict(result, status, place.tries, last_words, lost, in_line)
-            if found.again:
-                again[found.reason] += 1
+            verdict = reasons.verdict(result, status, place.tries, last_words, lost, in_line)
+            if verdict.again:
+                again[verdict.reason] += 1
                 self._queue(member, place.tries + 1)
             else:
-                text = f"{found.reason} ({flight.pack.id}, job {flight.job_id})"
+                text = f"{verdict.reason} ({flight.pack.id}, job {flight.job_id})"
                 if lines := directory.last_lines(key):
                     text += f"\n{lines}"
                 self._outcomes.append(Outcome(key, False, text, result, directory.log(key)))
@@ -367,7 +367,7 @@ class Controller:
     # ------------------------------------------------------------------ submission
 
     def _submit(self) -> None:
-        """Plan what is pending, and submit the packs that may go now."""
+        """Plan the pending members, and submit the packs that may go now."""
         if not self.pending:
             return
         waited_s = self.clock() - (self._pending_since_s or 0.0)
@@ -489,12 +489,12 @@ def in_packs(root: Path, members: Iterable[Member]) -> tuple[set[str], Counter[s
 
 
 def _runs_again(result: Result | None, anew: bool) -> bool:
-    """Whether a member with this result is packed once more, and not reported as it ended."""
+    """True if a member with this result is packed once more, and not reported as it ended."""
     return result is not None and result.is_final and (anew or result.state != State.OK)
 
 
 def _lost_its_pilot(flight: Flight, status: JobStatus) -> bool:
-    """Whether a running job goes on without its first node, as Slurm's do, until its walltime."""
+    """True if a running job goes on without its first node, as in Slurm, until its walltime."""
     if status.phase != Phase.RUNNING or not 0 < len(status.nodes) < flight.pack.nodes:
         return False
     host = flight.directory.attempt().host

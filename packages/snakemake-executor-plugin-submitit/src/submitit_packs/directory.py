@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class State(StrEnum):
-    """How a member ended."""
+    """End of a member."""
 
     OK = "ok"
     FAILED = "failed"
@@ -45,7 +45,7 @@ FINAL = frozenset({State.OK, State.FAILED, State.TIMEOUT})
 
 @dataclass(frozen=True)
 class Start:
-    """Where a member runs; `gpu` as in CUDA_VISIBLE_DEVICES, times in seconds since 1970."""
+    """Place of a member's run; `gpu` as in CUDA_VISIBLE_DEVICES, times in seconds since 1970."""
 
     host: str
     gpu: str
@@ -61,7 +61,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Result:
-    """How a member ended; `exit_code` is None if it was not begun, negative for a signal.
+    """Result of a member; `exit_code` is None if it was not begun, negative for a signal.
 
     `said` is the last line of the output of one that failed.
     """
@@ -84,7 +84,7 @@ class Result:
 
     @property
     def is_final(self) -> bool:
-        """Whether it must not run again."""
+        """True if the member must not run again."""
         return self.state in FINAL
 
     @classmethod
@@ -97,7 +97,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Attempt:
-    """Which run of the pack's job is current; members of another one end without a result."""
+    """Current run of the pack's job; members of another run end without a result."""
 
     number: int = 0
     stop: str = ""  # why running members shall end; empty if they shall not
@@ -105,7 +105,7 @@ class Attempt:
 
 
 class PackDirectory:
-    """A pack's files. Reading what is absent or damaged gives None."""
+    """Files of a pack; absent and damaged files are read as None."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -128,7 +128,7 @@ class PackDirectory:
 
     @property
     def planned_s(self) -> float:
-        """When the pack was planned, in seconds since 1970; 0 if it was not."""
+        """Time of the pack's plan, in seconds since 1970; 0 without a plan."""
         try:
             return (self.path / PLAN).stat().st_mtime
         except OSError:
@@ -140,8 +140,8 @@ class PackDirectory:
 
     def job(self) -> dict[str, Any] | None:
         """The job: `cluster`, `job_id`, `submitted_s`, and `requeued` while it waits again."""
-        found = read_as(dict[str, Any], self.path / JOB)
-        return found if found and "job_id" in found else None
+        job = read_as(dict[str, Any], self.path / JOB)
+        return job if job and "job_id" in job else None
 
     def note_requeue(self, now_s: float | None) -> bool:
         """Say that the job waits once more since then, or no longer; whether it ever ran.
@@ -179,7 +179,7 @@ class PackDirectory:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the controller has decided about what was left of the pack."""
+        """True if the controller has decided about the remaining members of the pack."""
         return self.attempt().stop == CLOSED
 
     # ------------------------------------------------------------------ members
@@ -193,7 +193,7 @@ class PackDirectory:
         write_json(self.path / f"{key}{STARTED}", asdict(start))
 
     def start(self, key: str) -> Start | None:
-        """Where a member runs or ran; None if it was not begun."""
+        """Place of a member's run; None if it was not begun."""
         return read_as(Start.from_json, self.path / f"{key}{STARTED}")
 
     def write_result(self, key: str, result: Result) -> bool:
@@ -204,7 +204,7 @@ class PackDirectory:
         return True
 
     def result(self, key: str) -> Result | None:
-        """How a member ended; None if it has not."""
+        """Result of a member; None if it has not ended."""
         return read_as(Result.from_json, self.path / f"{key}{RESULT}")
 
     def keys(self, suffix: str = RESULT) -> Iterator[str]:
@@ -222,8 +222,8 @@ class PackDirectory:
 
 def last_line(paths: Iterable[Path]) -> str:
     """The last line of text in the file that was written last; empty if none can be read."""
-    found = [path for path in paths if path.is_file()]
-    for path in sorted(found, key=os.path.getmtime, reverse=True):
+    existing = [path for path in paths if path.is_file()]
+    for path in sorted(existing, key=os.path.getmtime, reverse=True):
         if lines := tail(path, MOST_LINES).split("\n"):
             for line in filter(None, map(str.strip, reversed(lines))):
                 return line[:LONGEST_LINE]

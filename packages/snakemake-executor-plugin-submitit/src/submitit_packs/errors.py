@@ -6,7 +6,7 @@ class PackError(Exception):
 
 
 class BadSettings(PackError):
-    """The settings cannot be used: the message names the value, what is expected, and where."""
+    """Unusable settings: the message names the value, the expected values, and the place."""
 
 
 class SubmissionRefused(PackError):

@@ -1,4 +1,4 @@
-"""How a command is started once on every node of an allocation: one launcher call a pack."""
+"""Launchers, which start a command once on every node of an allocation: one call a pack."""
 
 import os
 import shlex
@@ -50,14 +50,14 @@ def usable(name: str, nodes: int) -> tuple[str, str]:
 
 
 def program(name: str) -> str | None:
-    """The path of a launcher's program; None if there is none.
+    """Path of a launcher's program; None if it is missing.
 
     PBS has an `mpiexec` beside `pbs_tmrsh` that starts nothing itself: it looks for another one.
     """
     for directory in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        found = shutil.which(name, path=directory)
-        if found and not (name == "mpiexec" and shutil.which("pbs_tmrsh", path=directory)):
-            return found
+        path = shutil.which(name, path=directory)
+        if path and not (name == "mpiexec" and shutil.which("pbs_tmrsh", path=directory)):
+            return path
     return None
 
 
@@ -97,15 +97,15 @@ def pbs_hosts() -> list[str]:
 
 
 def pbs_node() -> str | None:
-    """The name that PBS has for this node; None outside of a job.
+    """Name of this node in PBS; None outside of a job.
 
     It is the node's own name, unless several nodes of the job have the same one; then mpiexec's
     rank tells, of which each node has one.
     """
     hosts = pbs_hosts()
-    own = os.uname().nodename.partition(".")[0]
+    node_name = os.uname().nodename.partition(".")[0]
     for host in hosts:
-        if host.partition(".")[0] == own:
+        if host.partition(".")[0] == node_name:
             return host
     rank = os.environ.get("PMI_RANK", os.environ.get("PBS_NODENUM", ""))
     return hosts[int(rank)] if rank.isdigit() and int(rank) < len(hosts) else None

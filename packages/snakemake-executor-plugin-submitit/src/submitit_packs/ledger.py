@@ -1,4 +1,4 @@
-"""Which member is in which pack: one file of the controller's, written before anything else.
+"""Ledger of the controller: packs and their members, written before anything else.
 
 Lines of JSON are appended and synchronised; a last line that a killed controller left unfinished
 stands for something that was not yet done, and is ignored.
@@ -25,7 +25,7 @@ LEDGER = "ledger.jsonl"
 
 @dataclass(frozen=True)
 class End:
-    """How a member ended: the pack it was in, why in one line, and its result if it has one."""
+    """End of a member: the pack it was in, the reason in one line, and its result, if any."""
 
     pack: str
     ok: bool
@@ -74,15 +74,15 @@ class Ledger:
 
         A plan is written after its line here, so a plan without a line is a line that was lost.
         """
-        known, root = set(self.packs), self.path.parent
-        lost = [PackDirectory(p) for p in root.glob("pack-*") if p.name not in known]
+        packs, root = set(self.packs), self.path.parent
+        lost = [PackDirectory(p) for p in root.glob("pack-*") if p.name not in packs]
         for directory in sorted(lost, key=lambda d: d.planned_s):
             if pack := directory.plan():
                 self._note(pack.id, {m.key: 0 for m in pack.members if self._is_left(directory, m)})
                 self.recovered.append(pack.id)
 
     def _is_left(self, directory: PackDirectory, member: Member) -> bool:
-        """Whether a member's end is still to be reported, as far as the directory shows."""
+        """True if a member's end is still to be reported, as far as the directory shows."""
         result = directory.result(member.key)
         is_over = directory.is_closed or (result is not None and result.is_final)
         return not is_over and member.key not in self.places
@@ -107,14 +107,14 @@ class Ledger:
 
     def report(self, ends: Mapping[str, tuple[bool, str, Result | None]]) -> None:
         """Say that these members' ends were reported: whether well, why, and their results."""
-        known = {
+        reported = {
             key: End(self.places[key].pack, *end) for key, end in ends.items() if key in self.places
         }
-        if known:
-            self._append({"reported": {key: asdict(end) for key, end in known.items()}})
-            for key in known:
+        if reported:
+            self._append({"reported": {key: asdict(end) for key, end in reported.items()}})
+            for key in reported:
                 del self.places[key]
-            self.ends |= known
+            self.ends |= reported
 
     def _append(self, entry: object) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
 
 
 class Signals:
-    """Whether TERM or INT came: from the scheduler, or because the parent died."""
+    """Flag for TERM or INT, from the scheduler or because the parent died."""
 
     def __init__(self) -> None:
         self.came = False
@@ -118,7 +118,7 @@ class MemberRun:
         return Result(state, code, *where, now, time.time(), self.attempt, reason, said)
 
     def _last_line(self) -> str:
-        """Last line of the member: in a log of its own, or else in its output."""
+        """Last line of the member's log, or else of its output."""
         logs = [Path(self.member.cwd, log) for log in self.member.logs]
         return last_line(logs) or last_line([self.directory.log(self.member.key)])
 
@@ -183,7 +183,7 @@ class MemberRun:
         return ending
 
     def _stop(self) -> str | None:
-        """Why the member must end now; the attempt file is read every `poll_s` seconds."""
+        """Reason to end the member now; the attempt file is read every `poll_s` seconds."""
         if self.signals.came:
             return "its pack was ended"
         now = time.monotonic()
@@ -196,7 +196,7 @@ class MemberRun:
         return current.stop or None
 
     def _stop_after(self) -> str | None:
-        """Whether the pack of a member that died of a signal is being ended."""
+        """Reason of the pack's end after a member died of a signal; None if the pack goes on."""
         until = time.monotonic() + STOP_FOLLOWS_S
         while time.monotonic() < until:
             self._looked_s = 0.0
@@ -207,7 +207,7 @@ class MemberRun:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End a process group: TERM, so that it keeps what it has, and KILL after a while."""
+    """End a process group: TERM, so that it can save its state, and KILL after a while."""
     for number, patience_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, None)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -285,7 +285,7 @@ def scratch() -> Iterator[str]:
 
 
 def scratch_parent() -> str:
-    """Where the node's own disks are: PACK_SCRATCH if it can be written, else /tmp."""
+    """Directory on the node's disks: PACK_SCRATCH if it can be written, else /tmp."""
     for parent in (os.environ.get("PACK_SCRATCH"), "/local/scratch"):
         if parent and os.access(parent, os.W_OK | os.X_OK):
             return parent

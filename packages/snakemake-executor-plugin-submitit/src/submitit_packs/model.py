@@ -98,7 +98,7 @@ class Pack:
         return min(1.0, len(self.members) / self.slots)
 
     def as_json(self) -> dict[str, Any]:
-        """As plan.json has it."""
+        """Contents of plan.json."""
         return asdict(self)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""How packs stand, from their files alone: also while no controller runs, and from any shell."""
+"""State of packs by their files alone: also without a controller, and from any shell."""
 
 import os
 import re
@@ -27,7 +27,7 @@ PILOT = re.compile(r"pilot-\d+\.json")
 
 @dataclass(frozen=True)
 class MemberStatus:
-    """How a member stands: queued, running, or its final or last state."""
+    """State of a member: queued, running, or its final or last state."""
 
     member: Member
     pack: str
@@ -38,9 +38,9 @@ class MemberStatus:
 
     @property
     def start_s(self) -> float | None:
-        """When it started; None if it has not."""
-        found = self.result or self.start
-        return found.start_s if found else None
+        """Start of the member; None if it was not begun."""
+        record = self.result or self.start
+        return record.start_s if record else None
 
     def busy_s(self, now_s: float) -> float:
         """Seconds that it has run, in the present or last attempt."""
@@ -50,7 +50,7 @@ class MemberStatus:
 
     @property
     def host(self) -> str:
-        """Where it runs or ran; empty if it did not."""
+        """Host of the member's run; empty if it did not run."""
         return self.result.host if self.result else self.start.host if self.start else ""
 
     @property
@@ -61,7 +61,7 @@ class MemberStatus:
 
 @dataclass(frozen=True)
 class PackStatus:
-    """How a pack stands. Its job may be queued, running or over; times are seconds since 1970."""
+    """State of a pack. Its job may be queued, running or over; times are seconds since 1970."""
 
     pack: Pack
     job_id: str | None
@@ -126,7 +126,7 @@ class Overview:
 def overview(
     root: Path, keys: Collection[str] | None = None, now_s: float | None = None
 ) -> Overview:
-    """How the packs below `root` stand: those of some members, or all.
+    """States of the packs below `root`: those of some members, or all.
 
     Read are the ledger, each pack's plan, one listing a pack, and the files of those members only
     whose end the ledger does not have.
@@ -142,7 +142,7 @@ def overview(
 
 
 def pack_status(directory: PackDirectory, ends: Mapping[str, End]) -> PackStatus | None:
-    """How a pack stands; None if it was not planned to the end. `ends` are those of the ledger."""
+    """State of a pack; None if its plan is incomplete. `ends` are those of the ledger."""
     pack = directory.plan()
     if pack is None:
         return None

@@ -48,7 +48,7 @@ END_S = 10.0  # how long Parsl has to end its processes, and what it leaves is k
 
 @dataclass
 class Allocation:
-    """A pack in its job: what an engine is given, and what it says."""
+    """Pack in its job, as an engine sees it."""
 
     directory: PackDirectory
     pack: Pack
@@ -63,7 +63,7 @@ class Allocation:
 
 
 def main(path: str) -> None:
-    """Run what is left of a pack, and end with all that was started here."""
+    """Run the rest of a pack, and end with all processes that were started here."""
     try:
         code = run(PackDirectory(Path(path)))
     except OSError as error:  # a full disk, most often
@@ -76,7 +76,7 @@ def main(path: str) -> None:
 
 
 def run(directory: PackDirectory) -> int:
-    """Run what is left of a pack; the exit code of its job."""
+    """Run the rest of a pack; the exit code of its job."""
     began_s = time.time()
     adopt_orphans()
     pack = directory.plan()
@@ -108,7 +108,7 @@ def run(directory: PackDirectory) -> int:
 
 
 def is_job_of(directory: PackDirectory) -> bool:
-    """Whether this job is the pack's: a controller that died while it submitted may leave two."""
+    """True if this job is the pack's: a controller that died while it submitted may leave two."""
     mine = os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID", "").partition(".")[0]
     until = time.time() + JOB_FILE_S
     while mine and directory.job() is None and time.time() < until:
@@ -191,7 +191,7 @@ def _check_workers(here: Allocation) -> None:
 
 
 def _is_over(here: Allocation) -> bool:
-    """Whether the controller, or a later run of the job, has ended this attempt."""
+    """True if the controller, or a later run of the job, has ended this attempt."""
     current = here.directory.attempt()
     return current.number != here.attempt or bool(current.stop)
 
@@ -206,7 +206,7 @@ def _await_ends(here: Allocation) -> None:
 
 
 def _is_running(here: Allocation, key: str) -> bool:
-    """Whether a member was begun in this attempt, and has not ended."""
+    """True if a member was begun in this attempt, and has not ended."""
     start, result = here.directory.start(key), here.directory.result(key)
     began = start is not None and start.attempt == here.attempt
     return began and (result is None or result.attempt != here.attempt)
@@ -220,7 +220,7 @@ def _in_time(function: Callable[[], None], seconds: float) -> None:
 
 
 def run_member(place: str, key: str, attempt: int, end_s: float) -> str:
-    """In a worker of Parsl's: run the process around a member; why it wrote no result, if so."""
+    """Run the process around a member, in a worker of Parsl's; the reason if it has no result."""
     import subprocess
     import sys
 
@@ -293,8 +293,8 @@ def staging(here: Allocation) -> list[str]:
 
 
 def _launcher_ended(here: Allocation, executor: Any, status: dict[str, Any]) -> None:
-    """Give up what is not done once the launcher has ended, whatever its exit code."""
-    ended = [found for found in status.values() if found.terminal]
+    """Give up the unfinished members once the launcher has ended, whatever its exit code."""
+    ended = [member for member in status.values() if member.terminal]
     if ended and len(ended) == len(status):
         code = ended[0].exit_code
         here.is_launcher_killed = code is None or code > KILLED
@@ -325,7 +325,7 @@ def usable_affinity(affinity: str) -> tuple[str, str]:
 
 
 def address(pack: Pack) -> str:
-    """Where the other nodes reach this one; a single node listens to itself only."""
+    """Address at which other nodes reach this one; a single node listens to itself only."""
     if pack.nodes == 1 or pack.launcher == "fork":
         return "127.0.0.1"
     from parsl.addresses import address_by_interface
@@ -340,8 +340,8 @@ def address(pack: Pack) -> str:
 
 def _address_by_name() -> str:
     done = processes.run(["hostname", "-I"])
-    found = done.stdout.split()
-    return found[0] if found else "127.0.0.1"
+    addresses = done.stdout.split()
+    return addresses[0] if addresses else "127.0.0.1"
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ TRIALS = 5  # numbers of nodes, or of packs, that are tried for the least idle s
 
 @dataclass(frozen=True)
 class Settings:
-    """How packs are made.
+    """Options of packing.
 
     Attributes
     ----------
@@ -172,7 +172,7 @@ def _longest(queue: Queue) -> int:
 
 
 def _takes(members: Iterable[Member], queue: Queue, settings: Settings) -> bool:
-    """Whether each of these members fits into a job of a queue, with all its time."""
+    """True if each of these members fits into a job of a queue, with all its time."""
     need_s = max(m.timeout_s for m in members) + settings.overhead_s
     fits = queue.min_nodes <= (settings.max_nodes or queue.min_nodes)
     return fits and minutes(need_s) <= _longest(queue)
@@ -206,19 +206,19 @@ def _packs(
         return _pack(part, gpus, slots, most_nodes, length_s, queue, settings)
 
     def first_idle_share(number: int) -> float:  # hands are about equal
-        found = pack(deal(ordered, number, 0))
-        return _idle_share(found, settings) if found else 1.0
+        tried = pack(deal(ordered, number, 0))
+        return _idle_share(tried, settings) if tried else 1.0
 
     number = min(_around(wanted, 1), key=first_idle_share)
     while True:
         dealt = [part for n in range(number) if (part := deal(ordered, number, n))]
-        made = [pack(part) for part in dealt]
-        if all(made) or number >= len(members):
+        packs = [pack(part) for part in dealt]
+        if all(packs) or number >= len(members):
             break
         number += 1 + number // 8
-    if not all(made):
+    if not all(packs):
         raise BadSettings(f"no pack of queue {queue.name} takes {members[0].name}")
-    return [_complete(found, site, settings) for found in made if found]
+    return [_complete(planned, site, settings) for planned in packs if planned]
 
 
 def _around(number: int, least: int) -> Sequence[int]:
@@ -254,7 +254,7 @@ def _pack(
     useful = min(most_nodes, math.ceil(len(members) / slots))
     wanted = max(settings.min_nodes, math.ceil(total_s / (slots * length_s)))
     nodes = max(queue.min_nodes, min(useful, wanted))
-    while not (made := _pack_on(nodes, members, gpus, slots, queue, settings)):
+    while not (packed := _pack_on(nodes, members, gpus, slots, queue, settings)):
         if nodes >= useful:
             return None
         nodes += max(1, nodes // 16)  # few trials, also with hundreds of nodes
@@ -262,7 +262,7 @@ def _pack(
     fewer = (
         _pack_on(n, members, gpus, slots, queue, settings) for n in _around(nodes, queue.min_nodes)
     )
-    return min([made, *filter(None, fewer)], key=lambda pack: _idle_share(pack, settings))
+    return min([packed, *filter(None, fewer)], key=lambda pack: _idle_share(pack, settings))
 
 
 def _pack_on(

@@ -42,7 +42,7 @@ def adopt_orphans() -> None:
 
 
 def kill_descendants(patience_s: float = float("inf")) -> None:
-    """Kill all descendants, and reap them; only those of an adopter are all found."""
+    """Kill and reap all descendants; an adopter's descendants alone are complete."""
     until = time.monotonic() + patience_s
     with contextlib.suppress(ChildProcessError):  # until there is no child left
         while time.monotonic() < until:
@@ -55,11 +55,11 @@ def kill_descendants(patience_s: float = float("inf")) -> None:
 
 def _children() -> list[int]:
     """The children of all threads of this process."""
-    found: list[int] = []
+    children: list[int] = []
     for path in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):  # the thread ended
-            found += map(int, path.read_text().split())
-    return found
+            children += map(int, path.read_text().split())
+    return children
 
 
 if __name__ == "__main__":

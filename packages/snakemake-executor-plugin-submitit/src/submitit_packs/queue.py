@@ -38,7 +38,7 @@ class Queue:
         return self.max_walltime_s
 
     def complaint(self, nodes: int, walltime_s: float) -> str | None:
-        """Why a job does not fit, in words; None if it does."""
+        """Reason why a job does not fit, in words; None if it does."""
         if not self.min_nodes <= nodes <= self.max_nodes:
             return (
                 f"{nodes} nodes, and queue {self.name} takes {self.min_nodes} to {self.max_nodes}"
@@ -56,7 +56,7 @@ def hours(time_s: float) -> str:
 
 
 def seconds(time: str) -> int:
-    """Seconds of HH:MM:SS, MM:SS or D-HH:MM:SS; ValueError if it is none of these."""
+    """Seconds of HH:MM:SS, MM:SS or D-HH:MM:SS; ValueError for other text."""
     match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", time)
     if not match:
         raise ValueError(f"{time!r} is not HH:MM:SS")

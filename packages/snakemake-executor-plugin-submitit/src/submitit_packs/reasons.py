@@ -1,4 +1,4 @@
-"""Why a member ended, in words, and whether it runs again."""
+"""Reasons of a member's end, in words, and decisions on its next run."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ LIMITS = {Ending.WALLTIME, Ending.MEMORY}
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a member whose pack is over runs again, with the reason."""
+    """Decision on the next run of a member whose pack is over, with the reason."""
 
     again: bool
     reason: str
@@ -51,7 +51,7 @@ def verdict(
 
 
 def words(result: Result, log_tail: str = "") -> str:
-    """How a member with a final result ended, with the last lines of its output."""
+    """Words on the end of a member with a final result, with the last lines of its output."""
     where = f"on {result.host}" + (f" GPU {result.gpu}" if result.gpu else "")
     text = f"{result.state}: {result.reason} ({where}, {result.end_s - result.start_s:.0f} s)"
     return f"{text}\n{log_tail}" if log_tail else text

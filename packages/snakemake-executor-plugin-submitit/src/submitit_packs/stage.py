@@ -28,14 +28,14 @@ BLOCK_BYTES = 512  # of tar; an archive ends with two blocks of zeros
 
 @dataclass(frozen=True)
 class Staged:
-    """A node's copy: `directory` is empty if there is none; `words` say why, or what was done."""
+    """Copy of a node: `directory` is empty if there is none; `words` say why, or what was done."""
 
     directory: str
     words: str
 
 
 def main(arguments: list[str]) -> int:
-    """Print the node's copy of an archive; 1 if there is none."""
+    """Print the node's copy of an archive; 1 without a copy."""
     archive, pack = map(Path, arguments)
     began_s = time.time()
     packages = Path(sysconfig.get_path("purelib"))
@@ -58,8 +58,8 @@ def stage(archive: Path, packages: Path, scratch: Path) -> Staged:
             return Staged("", f"{archive} is older than {packages}, which is used")
         if not _is_whole(archive):
             return Staged("", f"{archive} is not whole; {packages} is used")
-        made = f"{archive.resolve()} {status.st_size} {status.st_mtime_ns}"
-        name = f"packages-{os.getuid()}-{hashlib.sha256(made.encode()).hexdigest()[:12]}"
+        stamp = f"{archive.resolve()} {status.st_size} {status.st_mtime_ns}"
+        name = f"packages-{os.getuid()}-{hashlib.sha256(stamp.encode()).hexdigest()[:12]}"
         with _locked(scratch / f"{name}.lock"):
             if (scratch / name).is_dir():
                 return Staged(str(scratch / name), f"{archive} is in {scratch / name}")
@@ -69,7 +69,7 @@ def stage(archive: Path, packages: Path, scratch: Path) -> Staged:
 
 
 def _is_whole(archive: Path) -> bool:
-    """Whether a tar archive has its end: tar itself does not check it, gzip and others do."""
+    """True if a tar archive has its end: tar itself does not check it, gzip and others do."""
     with archive.open("rb") as file:
         if file.read(262)[257:] != b"ustar":
             return True

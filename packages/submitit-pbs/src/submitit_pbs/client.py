@@ -83,7 +83,7 @@ def submit(script: str | os.PathLike[str], options: Sequence[str] = ()) -> str:
 
 
 def job_id_in(text: str) -> str:
-    """The job id that qsub printed, without the server's name; PBSError if there is none."""
+    """Job id that qsub printed, without the server's name; PBSError if it printed no id."""
     ids = _job_ids(text)
     if len(ids) != 1:
         raise PBSError(f"qsub printed no job id but {text!r}", 0)
@@ -108,10 +108,10 @@ def status(job_ids: Iterable[str]) -> dict[str, JobStatus]:
     # Not `-F json`: several versions print the first job only, or invalid JSON
     # (openpbs/openpbs#2672, #2541, #2677).
     answer = _run(["qstat", "-x", "-t", "-f", "-F", "dsv", "-D", SEPARATOR, *asked])
-    found = parse_qstat(answer.stdout)
-    if answer.returncode not in (0, _UNKNOWN_JOB, _JOB_FINISHED) and not found:
+    statuses = parse_qstat(answer.stdout)
+    if answer.returncode not in (0, _UNKNOWN_JOB, _JOB_FINISHED) and not statuses:
         raise PBSError(answer.stderr.strip() or "qstat failed", answer.returncode)
-    return found
+    return statuses
 
 
 def cancel(job_ids: Iterable[str]) -> None:
@@ -150,11 +150,11 @@ def find_by_name(*names: str) -> dict[str, list[str]]:
     if named:
         return {names[0]: ids} if ids else {}
     jobs = status(ids)
-    found: dict[str, list[str]] = {}
+    ids_by_name: dict[str, list[str]] = {}
     for job_id in ids:
         if job_id in jobs and jobs[job_id].name in names:
-            found.setdefault(jobs[job_id].name, []).append(job_id)
-    return found
+            ids_by_name.setdefault(jobs[job_id].name, []).append(job_id)
+    return ids_by_name
 
 
 def _job_ids(text: str) -> list[str]:

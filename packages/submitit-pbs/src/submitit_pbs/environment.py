@@ -13,7 +13,7 @@ from submitit_pbs.script import JOB_ID_VARIABLE
 
 
 class PBSJobEnvironment(job_environment.JobEnvironment):
-    """The environment of a PBS job: one process, on the first of the job's nodes.
+    """Environment of a PBS job: one process, on the first of the job's nodes.
 
     TERM, which PBS sends at qdel, at a preemption and at the end of the walltime, makes a
     checkpoint if the function has one, and ends the process without a result. USR2, which the job
@@ -39,12 +39,12 @@ class PBSJobEnvironment(job_environment.JobEnvironment):
 
     @property
     def array_job_id(self) -> str | None:
-        """The number of the array; None outside of one."""
+        """Number of the array; None outside of an array."""
         return self.raw_job_id if "_" in self._id else None
 
     @property
     def array_task_id(self) -> str | None:
-        """The index in the array; None outside of one."""
+        """Index in the array; None outside of an array."""
         return self._id.partition("_")[2] or None
 
     @property
@@ -62,7 +62,7 @@ class PBSJobEnvironment(job_environment.JobEnvironment):
 
     @property
     def num_nodes(self) -> int:
-        """How many nodes the job has."""
+        """Number of the job's nodes."""
         return len(self.hostnames)
 
     def _handle_signals(self, paths: utils.JobPaths, submission: utils.DelayedSubmission) -> None:

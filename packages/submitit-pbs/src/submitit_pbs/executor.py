@@ -23,7 +23,7 @@ def job_script(
 
 
 def output_of(folder: Path) -> Path:
-    """Where PBS writes what scripts say before their own logs are open."""
+    """Directory of the output that PBS writes before the scripts' logs are open."""
     return Path(utils.JobPaths.get_first_id_independent_folder(folder))
 
 
@@ -89,7 +89,7 @@ class PBSExecutor(core.PicklingExecutor):
         return params
 
     def _internal_update_parameters(self, **kwargs: Any) -> None:
-        """Change parameters; ValueError for a name or a value that is not one."""
+        """Change parameters; ValueError for an unknown name or an invalid value."""
         unknown = sorted(set(kwargs) - set(PARAMETER_NAMES))
         if unknown:
             names = ", ".join(PARAMETER_NAMES)

@@ -43,7 +43,7 @@ class PBSJob(core.Job[R]):
 
     @property
     def reason(self) -> Reason | None:
-        """Why the job ended, as PBS knows it; None while it goes on."""
+        """Reason of the job's end, as PBS knows it; None while it goes on."""
         return self.watcher.reason(self.pbs_job_id)
 
     # -------------------------------------------------------------------- state
@@ -59,12 +59,12 @@ class PBSJob(core.Job[R]):
         return self.watcher.get_state(self.pbs_job_id)
 
     def get_info(self, mode: str = "force") -> dict[str, str]:
-        """All that PBS says of the job."""
+        """PBS's attributes of the job."""
         info: dict[str, str] = self.watcher.get_info(self.pbs_job_id, mode=mode)
         return info
 
     def done(self, force_check: bool = False) -> bool:
-        """Whether the job has ended; if it asks to be submitted again, that is done here."""
+        """True if the job has ended; a requested resubmission is done here."""
         self._refresh_folder()
         if self.paths.result_pickle.exists():
             return True
@@ -77,7 +77,7 @@ class PBSJob(core.Job[R]):
         return not self._goes_on() and self.pbs_job_id == asked
 
     def _goes_on(self) -> bool:
-        """Whether the job has asked to be submitted again; then it has been, if PBS takes it."""
+        """True if the job has asked to be submitted again; then it has been, if PBS takes it."""
         if not resubmission.is_asked_for(self.paths):
             return False
         try:
@@ -93,7 +93,7 @@ class PBSJob(core.Job[R]):
         return True
 
     def _refresh_folder(self) -> None:
-        """Make a network file system look again at what is there."""
+        """Make a network file system refresh its list of the folder."""
         folder = self.paths.folder
         with contextlib.suppress(OSError):
             folder.chmod(folder.stat().st_mode)
@@ -102,14 +102,14 @@ class PBSJob(core.Job[R]):
 
     def _get_outcome_and_result(self) -> tuple[str, Any]:
         try:
-            found: tuple[str, Any] = super()._get_outcome_and_result()
+            outcome: tuple[str, Any] = super()._get_outcome_and_result()
         except utils.UncompletedJobError as error:
             ended = self.reason
             if ended is None:
                 raise
             words = f"Job {self.job_id}: {ended}\n{error}"
             raise utils.UncompletedJobError(words) from None
-        return found
+        return outcome
 
     def cancel(self, check: bool = True) -> None:
         """Delete the job; one that has ended is left alone.

@@ -1,4 +1,4 @@
-"""How a job ended, and why, in words."""
+"""Reasons of a job's end, and their words."""
 
 import re
 import signal
@@ -31,7 +31,7 @@ TRANSIENT = frozenset({Ending.PREEMPTED, Ending.NODE_LOST})
 
 @dataclass(frozen=True)
 class Reason:
-    """How a job ended, and a sentence part that says so."""
+    """End of a job, and a sentence part on it."""
 
     ending: Ending
     words: str
@@ -87,7 +87,7 @@ FORGOTTEN = Reason(Ending.VANISHED, "no longer in PBS's history")
 
 
 def reason(status: JobStatus, output: str = "") -> Reason | None:
-    """How a job ended; None while it waits, runs, or will run again by itself.
+    """Reason of a job's end; None while it waits, runs, or will run again by itself.
 
     A job that PBS holds after too many failed starts has ended, too: it waits for ever.
 
@@ -133,7 +133,7 @@ def reason(status: JobStatus, output: str = "") -> Reason | None:
 
 
 def waiting(status: JobStatus) -> str:
-    """Why a job waits: the scheduler's comment, or its hold; empty if it does not wait."""
+    """Reason of a job's wait: the scheduler's comment, or its hold; empty if it does not wait."""
     if status.state == "H":
         return _HOLDS.get(status.attributes.get("Hold_Types", ""), "held")
     return status.comment if status.state in ("Q", "W", "T", "S", "U", "M") else ""

@@ -19,12 +19,12 @@ from submitit_pbs.script import ATTEMPT_VARIABLE, JOB_ID_VARIABLE
 
 
 def ask_for(paths: utils.JobPaths) -> None:
-    """In the job: its pickle holds a checkpoint, and it wants to go on from there."""
+    """Ask, in the job, for a resubmission that goes on from the checkpoint in its pickle."""
     _asked(paths).touch()
 
 
 def is_asked_for(paths: utils.JobPaths) -> bool:
-    """Whether a job waits to be submitted again."""
+    """True if a job waits to be submitted again."""
     return _asked(paths).exists()
 
 
@@ -77,7 +77,7 @@ def resubmit(paths: utils.JobPaths) -> None:
 
 
 def _without_array(paths: utils.JobPaths) -> Path:
-    """The script of one sub-job: a sub-job comes back as a job of its own."""
+    """Script of one sub-job, which comes back as a job outside the array."""
     text = paths.submission_file.read_text()
     lines = [line for line in text.splitlines() if not line.startswith("#PBS -J ")]
     path = _beside(paths, "submission.sh")

@@ -1,4 +1,4 @@
-"""Job scripts: what is asked of PBS, and the lines that start submitit in the job."""
+"""Job scripts: requests to PBS, and the lines that start submitit in the job."""
 
 import re
 import shlex

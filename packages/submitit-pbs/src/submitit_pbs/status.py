@@ -32,17 +32,17 @@ class JobStatus:
 
     @property
     def is_finished(self) -> bool:
-        """Whether PBS has finished with the job; X is a finished sub-job of an unfinished array."""
+        """True if PBS has finished with the job; X is a finished sub-job of an unfinished array."""
         return self.state in ("F", "X")
 
     @property
     def is_running(self) -> bool:
-        """Whether the job is on nodes (running, or ending)."""
+        """True if the job is on nodes (running, or ending)."""
         return self.state in ("R", "E")
 
     @property
     def exit_status(self) -> int | None:
-        """PBS's Exit_status: above 256 a signal, below 0 PBS's own code; None if there is none.
+        """PBS's Exit_status: above 256 a signal, below 0 a code of PBS's; None without a status.
 
         A requeued job keeps the status of its last run: look at `state` first.
         """
@@ -66,7 +66,7 @@ class JobStatus:
 
     @property
     def run_count(self) -> int:
-        """How often PBS has started the job."""
+        """Number of starts of the job by PBS."""
         text = self.attributes.get("run_count", "")
         return int(text) if text.isdigit() else 0
 
@@ -88,7 +88,7 @@ class JobStatus:
 
     @property
     def started_at(self) -> float | None:
-        """When the present or last run began, in seconds since the epoch."""
+        """Start of the present or last run, in seconds since the epoch."""
         try:
             started = datetime.strptime(self.attributes.get("stime", ""), "%a %b %d %H:%M:%S %Y")
         except ValueError:
@@ -102,14 +102,14 @@ def parse_qstat(text: str) -> dict[str, JobStatus]:
     Both forms are read: `-F dsv -D SEPARATOR`, one line a job, and the plain one, one line an
     attribute. What is neither is left out.
     """
-    found: dict[str, JobStatus] = {}
+    jobs: dict[str, JobStatus] = {}
     for record in re.split(r"^(?=Job Id: )", text, flags=re.MULTILINE):
         heading, *fields = _fields(record)
         match = re.match(r"Job Id: (\d+(?:\[\d*\])?)", heading)
         if match:
             pairs = (re.split(r"\s*=\s*", field, maxsplit=1) for field in fields if "=" in field)
-            found[match[1]] = JobStatus(match[1], {name.strip(): text for name, text in pairs})
-    return found
+            jobs[match[1]] = JobStatus(match[1], {name.strip(): text for name, text in pairs})
+    return jobs
 
 
 def _fields(record: str) -> Iterator[str]:

@@ -64,10 +64,10 @@ class PBSInfoWatcher(core.InfoWatcher):
         return self._statuses.get(job_id)
 
     def reason(self, job_id: str, mode: str = "standard") -> Reason | None:
-        """Why a job has ended; None if it has not."""
+        """Reason of a job's end; None if it has not ended."""
         status = self.status(job_id, mode)
-        if status is not None and (found := reason(status)) is not None:
-            return found
+        if status is not None and (ended := reason(status)) is not None:
+            return ended
         since = self._unknown_since.get(job_id)
         if since is None or time.time() - since < UNKNOWN_GRACE_S:
             return None
@@ -82,7 +82,7 @@ class PBSInfoWatcher(core.InfoWatcher):
         return _STATES.get(status.state, "UNKNOWN") if status else "UNKNOWN"
 
     def is_done(self, job_id: str, mode: str = "standard") -> bool:
-        """Whether a job has ended, and will not run again by itself."""
+        """True if a job has ended and will not run again by itself."""
         return self.reason(job_id, mode) is not None
 
     # -------------------------------------------------------------------- asking
@@ -95,19 +95,19 @@ class PBSInfoWatcher(core.InfoWatcher):
         self._num_calls += 1
         self._last_status_check = time.time()
         try:
-            found = client.status(asked)
+            statuses = client.status(asked)
         except client.PBSError as error:
             self._back_off(error)
             return
         if self._failures:
             logger.get_logger().warning("PBS answers again")
         self._failures, self._retry_at = 0, 0.0
-        self._statuses |= found
+        self._statuses |= statuses
         for job_id in asked:
-            if job_id in found:
+            if job_id in statuses:
                 self._unknown_since.pop(job_id, None)
-                self._info_dict[job_id] = self._info(found[job_id])
-            elif not _waits_in_array(job_id, found):
+                self._info_dict[job_id] = self._info(statuses[job_id])
+            elif not _waits_in_array(job_id, statuses):
                 self._unknown_since.setdefault(job_id, time.time())
             if self.is_done(job_id, mode="cache"):
                 self._finished.add(job_id)
@@ -134,7 +134,7 @@ class PBSInfoWatcher(core.InfoWatcher):
         self._statuses, self._unknown_since, self._retry_at = {}, {}, 0.0
 
 
-def _waits_in_array(job_id: str, found: dict[str, JobStatus]) -> bool:
-    """Whether a sub-job that qstat does not list is of an array that goes on."""
-    array = found.get(re.sub(r"\[\d+\]", "[]", job_id))
+def _waits_in_array(job_id: str, statuses: dict[str, JobStatus]) -> bool:
+    """True if a sub-job that qstat does not list is of an array that goes on."""
+    array = statuses.get(re.sub(r"\[\d+\]", "[]", job_id))
     return array is not None and not array.is_finished

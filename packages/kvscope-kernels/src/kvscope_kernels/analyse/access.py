@@ -98,8 +98,8 @@ def find_trace(records: RunData) -> KvTrace | None:
     block_bytes = (engine.block_bytes or math.nan) / (engine.layers or math.nan)
     run = records.directory
     preemptions, hits = run / tables.PREEMPTIONS.file, run / tables.HITS.file
-    found = hits if hits.exists() else None
-    return KvTrace(path, layer, head, step, block_bytes, preemptions=preemptions, hits=found)
+    present = hits if hits.exists() else None
+    return KvTrace(path, layer, head, step, block_bytes, preemptions=preemptions, hits=present)
 
 
 @kept
@@ -113,12 +113,12 @@ def trace_of(records: RunData) -> KvTrace | None:
 
 def trace_to_draw(run: ReportedRun) -> KvTrace | None:
     """The KV events of a run that a page shows; None if there are none."""
-    found = trace_of(run.records)
-    return found if found and has_rows(found.path) else None
+    trace = trace_of(run.records)
+    return trace if trace and has_rows(trace.path) else None
 
 
 def has_rows(path: Path) -> bool:
-    """Whether the Parquet file exists and has rows."""
+    """True if the Parquet file exists and has rows."""
     return path.is_file() and bool(pq.read_metadata(path).num_rows)
 
 
@@ -136,8 +136,8 @@ def _summary(trace: KvTrace) -> _Summary:
     totals = _Totals()
     for batch in events.batches():
         totals.add(batch)
-    found = totals.metrics(trace) | _reuse_metrics(trace, trace.bursts(events))
-    return _Summary(found, np.unique(events.step).astype(np.int64), totals.covered_ns)
+    metrics = totals.metrics(trace) | _reuse_metrics(trace, trace.bursts(events))
+    return _Summary(metrics, np.unique(events.step).astype(np.int64), totals.covered_ns)
 
 
 def lags_ns(reads: Events, group: Int64s) -> Int64s:
@@ -197,27 +197,27 @@ class _Totals:
     def metrics(self, trace: KvTrace) -> dict[str, float]:
         """The metrics of all events added so far, by name."""
         lags = np.concatenate(self.lags) if self.lags else np.empty(0, np.int64)
-        found = _percentiles("kv_lag", lags)
+        metrics = _percentiles("kv_lag", lags)
         if self.tokens_once:
-            found["kv_read_amplification"] = self.tokens / self.tokens_once
+            metrics["kv_read_amplification"] = self.tokens / self.tokens_once
         if trace.all_heads and self.covered_by_reads_ns:
-            found["kv_read_parallelism"] = self.read_ns / self.covered_by_reads_ns
-        return found
+            metrics["kv_read_parallelism"] = self.read_ns / self.covered_by_reads_ns
+        return metrics
 
 
 def _reuse_metrics(trace: KvTrace, bursts: Bursts) -> dict[str, float]:
-    found = _percentiles("kv_burst", bursts.duration_ns) if trace.all_heads else {}
+    metrics = _percentiles("kv_burst", bursts.duration_ns) if trace.all_heads else {}
     if not trace.all_passes:
-        return found
+        return metrics
     reuses = reuses_of(bursts)
     if trace.all_heads:
-        found |= _percentiles("kv_idle", reuses.idle_ns)
-        found["kv_idle_share"] = _idle_share(bursts, reuses)
+        metrics |= _percentiles("kv_idle", reuses.idle_ns)
+        metrics["kv_idle_share"] = _idle_share(bursts, reuses)
     if trace.all_layers and len(reuses.distance_blocks):
         median = float(np.median(reuses.distance_blocks))
-        found["kv_reuse_distance_p50_blocks"] = median
-        found["kv_reuse_distance_p50_bytes"] = median * trace.block_bytes
-    return found
+        metrics["kv_reuse_distance_p50_blocks"] = median
+        metrics["kv_reuse_distance_p50_bytes"] = median * trace.block_bytes
+    return metrics
 
 
 def _idle_share(bursts: Bursts, reuses: Reuses) -> float:
@@ -229,5 +229,5 @@ def _percentiles(name: str, values: Int64s) -> dict[str, float]:
     """Median and 95th percentile, in s, of values in ns, by metric name; empty without values."""
     if not len(values):
         return {}
-    found = np.percentile(values, (50, 95)) * NANOSECOND
-    return {f"{name}_p{q}_s": float(value) for q, value in zip((50, 95), found, strict=True)}
+    percentiles = np.percentile(values, (50, 95)) * NANOSECOND
+    return {f"{name}_p{q}_s": float(value) for q, value in zip((50, 95), percentiles, strict=True)}

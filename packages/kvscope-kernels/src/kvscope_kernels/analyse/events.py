@@ -49,7 +49,7 @@ class Events:
 
     @property
     def reads(self) -> Bools:
-        """Which events are reads."""
+        """Mask of the events that are reads."""
         return self.kind <= kv_events.V_READ
 
     def batches(self, size: int = BATCH_EVENTS) -> Iterator["Events"]:
@@ -83,11 +83,11 @@ def read_events(
         if some is not None
     ]
     names = [_TEXTS.get(name, name) for name in COLUMNS]
-    found = _read(path, columns=names, filters=wanted, read_dictionary=list(_TEXTS.values()))
-    requests, request = _codes(found["request_id"])
-    kinds, kind = _codes(found["kind"])
+    rows = _read(path, columns=names, filters=wanted, read_dictionary=list(_TEXTS.values()))
+    requests, request = _codes(rows["request_id"])
+    kinds, kind = _codes(rows["kind"])
     place = np.array([kv_events.KINDS.index(name) for name in kinds], np.int8)
-    columns = {name: _numbers(found[name]) for name in COLUMNS if name not in _TEXTS}
+    columns = {name: _numbers(rows[name]) for name in COLUMNS if name not in _TEXTS}
     events = Events(requests=requests, request=request, kind=place[kind], **columns)
     ordered = bool((events.step[1:] >= events.step[:-1]).all())
     return events if ordered else events.take(np.argsort(events.step, kind="stable"))
@@ -100,18 +100,18 @@ def traced_parts(path: Path, repeat: int) -> pd.DataFrame:
     """
     part = ["step", "layer", "phase"]
     texts = ["phase"]
-    found = _read(path, columns=part, filters=[("repeat", "=", repeat)], read_dictionary=texts)
-    counted = found.group_by(part).aggregate([([], "count_all")])
+    rows = _read(path, columns=part, filters=[("repeat", "=", repeat)], read_dictionary=texts)
+    counted = rows.group_by(part).aggregate([([], "count_all")])
     frame: pd.DataFrame = counted.to_pandas().rename(columns={"count_all": "events"})
     return frame.astype({"phase": str}).sort_values(part, ignore_index=True)
 
 
 def phases_of(parts: pd.DataFrame) -> dict[int, str]:
     """The phase of each step in `traced_parts`: 'mixed' if it has requests in both phases."""
-    found: dict[int, set[str]] = {}
+    of_step: dict[int, set[str]] = {}
     for step, phase in zip(parts["step"].tolist(), parts["phase"].tolist(), strict=True):
-        found.setdefault(step, set()).add(phase)
-    return {step: passes.phase_of_requests(phases) for step, phases in found.items()}
+        of_step.setdefault(step, set()).add(phase)
+    return {step: passes.phase_of_requests(phases) for step, phases in of_step.items()}
 
 
 def _read(path: Path, **how: Any) -> pa.Table:

@@ -41,7 +41,7 @@ class Bursts:
 
 @dataclass(frozen=True)
 class Reuses:
-    """One element a burst that reuses a block, ordered by start.
+    """Reuses of blocks by bursts, in arrays with one element each, ordered by start.
 
     `idle_ns` is the time from the end of the previous burst in the block to the start of this one.
     `distance_blocks` is the number of other (layer, block) pairs with a burst in between.
@@ -93,22 +93,22 @@ def _contents(
     """Request that computed the block of each event, and the life in which it did."""
     request, step = (column.astype(np.int64) for column in (events.request, events.step))
     life = _lives(request, step, events.requests, preempted)
-    found = None if hits is None else hits[hits["request_id"].isin(events.requests)]
-    if found is None or found.empty:
+    kept_hits = None if hits is None else hits[hits["request_id"].isin(events.requests)]
+    if kept_hits is None or kept_hits.empty:
         return request, life
-    names = (*events.requests, *sorted({*found["owner"]} - {*events.requests}))
+    names = (*events.requests, *sorted({*kept_hits["owner"]} - {*events.requests}))
     number = {name: place for place, name in enumerate(names)}
     finder, owner = (
-        found[column].map(number).to_numpy(np.int64) for column in ("request_id", "owner")
+        kept_hits[column].map(number).to_numpy(np.int64) for column in ("request_id", "owner")
     )
     since, computed = (
-        _lives(of, found[column].to_numpy(np.int64), names, preempted)
-        for of, column in ((finder, "step"), (owner, "cached_step"))
+        _lives(request_of_hit, kept_hits[column].to_numpy(np.int64), names, preempted)
+        for request_of_hit, column in ((finder, "step"), (owner, "cached_step"))
     )
     both = keys(
         np.concatenate([request, finder]),
         np.concatenate([life, since]),
-        np.concatenate([events.block.astype(np.int64), found["block"].to_numpy(np.int64)]),
+        np.concatenate([events.block.astype(np.int64), kept_hits["block"].to_numpy(np.int64)]),
     )
     of_events, of_hits = both[: len(request)], both[len(request) :]
     order = np.argsort(of_hits, kind="stable")
@@ -127,10 +127,10 @@ def _lives(
     """
     number = {name: place for place, name in enumerate(requests)}
     of_request = preempted["request_id"].map(number)
-    known = of_request.notna().to_numpy(dtype=bool)
-    at = preempted["step"].to_numpy(np.int64)[known]
-    span = 1 + max(int(step.max()), int(at.max(initial=0)))
-    ends = np.sort(of_request[known].to_numpy(np.int64) * span + at)
+    traced = of_request.notna().to_numpy(dtype=bool)
+    preempted_step = preempted["step"].to_numpy(np.int64)[traced]
+    span = 1 + max(int(step.max()), int(preempted_step.max(initial=0)))
+    ends = np.sort(of_request[traced].to_numpy(np.int64) * span + preempted_step)
     lives: Int64s = np.searchsorted(ends, request * span + step, side="right").astype(np.int64)
     return lives
 
@@ -149,7 +149,7 @@ def _predecessors(bursts: Bursts) -> Int64s:
     order = np.argsort(group, kind="stable")
     before = np.full(len(group), -1, np.int64)
     earlier, later = order[:-1], order[1:]
-    kept = [of[later] == of[earlier] for of in (group, bursts.request, bursts.life)]
+    kept = [values[later] == values[earlier] for values in (group, bursts.request, bursts.life)]
     same = np.logical_and.reduce(kept)
     before[later[same]] = earlier[same]
     before[bursts.fills_block] = -1
@@ -181,14 +181,14 @@ def _smaller_before(permutation: Int64s) -> Int64s:
     count = np.zeros(len(permutation), np.int64)  # by number
     numbers = permutation
     for bit in range(len(permutation).bit_length() - 1, -1, -1):
-        one = (numbers >> bit) & 1 == 1
-        zeros = np.concatenate([[0], np.cumsum(~one)])
+        has_bit = (numbers >> bit) & 1 == 1
+        zeros = np.concatenate([[0], np.cumsum(~has_bit)])
         group = (numbers >> (bit + 1)) << (bit + 1)  # where those same begin
         zeros_before = zeros[:-1] - zeros[group]
-        count[numbers[one]] += zeros_before[one]
+        count[numbers[has_bit]] += zeros_before[has_bit]
         place = np.arange(len(numbers))
         ones_before = place - group - zeros_before
-        target = np.where(one, group + (1 << bit) + ones_before, group + zeros_before)
+        target = np.where(has_bit, group + (1 << bit) + ones_before, group + zeros_before)
         moved = np.empty_like(numbers)
         moved[target] = numbers
         numbers = moved

@@ -36,7 +36,7 @@ class FirstAccesses:
 
     @property
     def warning(self) -> str | None:
-        """That some are left out, as a sentence; None if none are."""
+        """Sentence on the events left out; None if all are shown."""
         if self.shown == self.passes:
             return None
         return (
@@ -62,7 +62,7 @@ class FirstAccesses:
 
 
 def read_accesses(path: Path, most_events: int = MOST_EVENTS) -> FirstAccesses:
-    """The events of whole passes from the first on, until there are `most_events`; at least one."""
+    """Events of whole passes from the first on, up to `most_events`; at least one pass."""
     counted = pq.read_table(path, columns=_PASS).group_by(_PASS).aggregate([([], "count_all")])
     counted = counted.sort_by([(name, "ascending") for name in _PASS])
     total = np.cumsum(counted["count_all"].to_numpy())
@@ -76,7 +76,7 @@ def read_accesses(path: Path, most_events: int = MOST_EVENTS) -> FirstAccesses:
 
 
 def _first_of_stretches(rows: pa.Table) -> Any:
-    """Where another worker, pass, layer, request, head or kind begins."""
+    """Mask of the rows that begin another worker, pass, layer, request, head or kind."""
     same = np.ones(rows.num_rows - 1, bool)
     for name in _STRETCH:
         codes = pc.dictionary_encode(rows[name].combine_chunks(), null_encoding="encode")

@@ -93,7 +93,7 @@ class EventClock:
         return self.host_ns[piece] + np.rint(into).astype(np.int64)
 
     def interval_ns(self, kernel: Kernel, since: int) -> tuple[int, int] | None:
-        """When a kernel began and ended, of ticks since the instant `since`; None if unknown."""
+        """Start and end of a kernel, from ticks since the instant `since`; None if unknown."""
         if kernel.start_ticks is None or kernel.end_ticks is None:
             return None
         ticks = np.array([kernel.start_ticks, kernel.end_ticks], np.int64)
@@ -103,18 +103,24 @@ class EventClock:
     def _piece(self, relative: Int64s, first: int, last: int) -> npt.NDArray[np.intp] | np.intp:
         """The piece each instant lies in; as one number if all share it, as they mostly do."""
         ends = self.ticks[1:-1]
-        one, other = (np.searchsorted(ends, end, side="right") for end in (first, last))
-        return one if one == other else np.searchsorted(ends, relative, side="right")
+        first_piece, last_piece = (
+            np.searchsorted(ends, end, side="right") for end in (first, last)
+        )
+        return (
+            first_piece
+            if first_piece == last_piece
+            else np.searchsorted(ends, relative, side="right")
+        )
 
 
 def _readings(samples: Sequence[runschema.ClockSampleRecord]) -> tuple[dict[int, int], list[int]]:
     """The host's ns by ticks, and the uncertainties; empty if a sample lacks one of them."""
     readings, uncertainties = dict[int, int](), list[int]()
-    for one in samples:
-        if one.ticks is None or one.host_ns is None or one.uncertainty_ns is None:
+    for sample in samples:
+        if sample.ticks is None or sample.host_ns is None or sample.uncertainty_ns is None:
             return {}, []
-        readings[int(one.ticks)] = int(one.host_ns)
-        uncertainties.append(int(one.uncertainty_ns))
+        readings[int(sample.ticks)] = int(sample.host_ns)
+        uncertainties.append(int(sample.uncertainty_ns))
     return readings, uncertainties
 
 

@@ -75,7 +75,7 @@ class Demand:
         return tokens
 
     def ends_a_tile(self, row: Int64s, token: Int64s) -> Bools:
-        """Whether a tile of the row ends after `token` tokens of the request."""
+        """True for tokens of the request at which a tile of the row ends."""
         into = token - self.context[row]
         inner = (into > 0) & (token < self.end[row]) & (into % self.tile == 0)
         ends: Bools = inner | (token == self.end[row])
@@ -88,7 +88,7 @@ class Demand:
         return int(written[self.scheduled > 0].sum())
 
     def events(self, kernel: str) -> int:
-        """The number of events that a kernel should record.
+        """Number of events that a kernel should record.
 
         A write is an event a block, or an event a token if that is how the kernel writes: its
         events then have one token each, and are as many as tokens scheduled only if none is

@@ -120,12 +120,12 @@ class Flush:
 
     @cached_property
     def end_ticks(self) -> Int64s:
-        """When each event ended, on the clock of start_ticks."""
+        """End of each event, on the clock of start_ticks."""
         return self.start_ticks + self.duration_ticks
 
     @cached_property
     def known_row(self) -> npt.NDArray[np.bool_]:
-        """Which events name a row of the batch."""
+        """Mask of the events that name a row of the batch."""
         return (self.row >= 0) & (self.row < self.rows)
 
     @cached_property
@@ -145,7 +145,7 @@ class Flush:
         return f"repeat {self.repeat}, step {self.step}, layer {self.layer}"
 
     def traces(self, kernel: str) -> bool:
-        """Whether the flush should have events of this kernel."""
+        """True if the flush should have events of this kernel."""
         return self.kv_heads is not None or any(k.name == kernel for k in self.kernels)
 
 
@@ -157,11 +157,11 @@ def read_flushes(path: Path) -> Iterator[Flush]:
 
 
 def prefetch(items: Iterator[T]) -> Iterator[T]:
-    """Yield the items while another thread already produces the next one."""
+    """Items, the next of which another thread already produces."""
     with ThreadPoolExecutor(1) as thread:
-        due = thread.submit(next, items, None)
-        while (item := due.result()) is not None:
-            due = thread.submit(next, items, None)
+        pending = thread.submit(next, items, None)
+        while (item := pending.result()) is not None:
+            pending = thread.submit(next, items, None)
             yield item
 
 
@@ -176,38 +176,41 @@ def parse_flush(line: bytes, path: Path, number: int) -> Flush:
     raise BadInput(f"{path}: line {number} is not a flush of KV events: {wrong}")
 
 
-def _flush(found: dict[str, Any]) -> Flush:
-    version = found["version"]
+def _flush(document: dict[str, Any]) -> Flush:
+    version = document["version"]
     if version not in (kv_events.COLUMNS_VERSION, kv_events.FLUSH_VERSION):
         raise ValueError(
             f"its version is {reading.short_repr(version)}, this kvscope reads "
             f"{kv_events.COLUMNS_VERSION} and {kv_events.FLUSH_VERSION}"
         )
     head: dict[str, Any] = {
-        key: json_values.require_integer(found[key], key, within) for key, within in _HEAD.items()
+        key: json_values.require_integer(document[key], key, within)
+        for key, within in _HEAD.items()
     }
-    kernels = _kernels(found["kernels"])
-    batch = _batch(found, head["block_size"])
-    segments = _segments(found["segments"], len(kernels))
+    kernels = _kernels(document["kernels"])
+    batch = _batch(document, head["block_size"])
+    segments = _segments(document["segments"], len(kernels))
     if version == kv_events.FLUSH_VERSION:
-        events = _of_records(found["records"])
+        events = _of_records(document["records"])
     else:
-        events = _of_columns(found["events"])
-    due = int(segments.events.sum())
+        events = _of_columns(document["events"])
+    expected = int(segments.events.sum())
     for name, column in events.items():
-        if len(column) != due:
-            raise ValueError(f"events.{name} has {len(column)} values, the segments hold {due}")
+        if len(column) != expected:
+            raise ValueError(
+                f"events.{name} has {len(column)} values, the segments hold {expected}"
+            )
     segments, readable = _readable(segments, events)
     if version == kv_events.FLUSH_VERSION:
         readable = {
             name: readable[name].astype(_SIGNED[name], copy=False) for name in kv_events.COLUMNS
         }
     return Flush(
-        phase=json_values.require_choice(passes.PASS_PHASES, found["phase"], "phase"),
+        phase=json_values.require_choice(passes.PASS_PHASES, document["phase"], "phase"),
         other_layers=json_values.require_integer(
-            found.get("other_layers", 0), "other_layers", limits.COUNT
+            document.get("other_layers", 0), "other_layers", limits.COUNT
         ),
-        unreadable=due - len(readable["kind"]),
+        unreadable=expected - len(readable["kind"]),
         kernels=kernels,
         segments=segments,
         **head,
@@ -216,11 +219,11 @@ def _flush(found: dict[str, Any]) -> Flush:
     )
 
 
-def _kernels(found: Any) -> list[Kernel]:
-    if len(json_values.require_list(found, "kernels")) > len(kv_events.KERNELS):
-        raise ValueError(f"kernels has {len(found)}, expected {len(kv_events.KERNELS)} at most")
+def _kernels(rows: Any) -> list[Kernel]:
+    if len(json_values.require_list(rows, "kernels")) > len(kv_events.KERNELS):
+        raise ValueError(f"kernels has {len(rows)}, expected {len(kv_events.KERNELS)} at most")
     kernels = []
-    for kernel in found:
+    for kernel in rows:
         name = json_values.require_choice(kv_events.KERNELS, kernel["kernel"], "kernel")
         start, end = (
             None
@@ -232,54 +235,52 @@ def _kernels(found: Any) -> list[Kernel]:
     return kernels
 
 
-def _batch(found: dict[str, Any], block_size: int) -> dict[str, Any]:
+def _batch(document: dict[str, Any], block_size: int) -> dict[str, Any]:
     """Rows of the pass as the scheduler gave them, one a request."""
-    requests = json_values.require_list(found["requests"], "requests")
+    requests = json_values.require_list(document["requests"], "requests")
     for name in ("phases", "context_tokens", "scheduled_tokens", "block_table"):
-        if found[name] is not None and len(json_values.require_list(found[name], name)) != len(
-            requests
-        ):
-            raise ValueError(f"{name} has {len(found[name])} rows, the batch {len(requests)}")
-    for request, phase in zip(requests, found["phases"], strict=True):
+        if document[name] is not None and len(
+            json_values.require_list(document[name], name)
+        ) != len(requests):
+            raise ValueError(f"{name} has {len(document[name])} rows, the batch {len(requests)}")
+    for request, phase in zip(requests, document["phases"], strict=True):
         if not isinstance(request, str) or len(request) > bounds.LONGEST_ID:
-            held = reading.short_repr(request)
-            raise ValueError(f"requests holds {held}, where an id is expected")
+            shown = reading.short_repr(request)
+            raise ValueError(f"requests holds {shown}, where an id is expected")
         json_values.require_choice(passes.REQUEST_PHASES, phase, "a request's phase")
     if len({*requests}) < len(requests):
         raise ValueError("requests has one twice")
     context, scheduled = (
-        json_values.require_integers(found[name], name, limits.COUNT)
+        json_values.require_integers(document[name], name, limits.COUNT)
         for name in ("context_tokens", "scheduled_tokens")
     )
-    heads = _heads(found["kv_heads"])
+    heads = _heads(document["kv_heads"])
     _check_size(context, scheduled, block_size, 1 if heads is None else len(heads))
     return {
         "kv_heads": heads,
         "requests": requests,
-        "phases": found["phases"],
+        "phases": document["phases"],
         "context": context,
         "scheduled": scheduled,
-        "block_table": _table(found["block_table"]),
+        "block_table": _table(document["block_table"]),
     }
 
 
-def _heads(found: Any) -> list[int] | None:
-    if found is None:
+def _heads(value: Any) -> list[int] | None:
+    if value is None:
         return None
     heads: list[int] = json_values.require_integers(
-        found, "kv_heads", (0, bounds.MOST_HEADS - 1)
+        value, "kv_heads", (0, bounds.MOST_HEADS - 1)
     ).tolist()
     if len({*heads}) < len(heads):
         raise ValueError("kv_heads has one twice")
     return heads
 
 
-def _table(found: list[Any] | None) -> list[list[int]] | None:
-    blocks = [
-        block for row in found or [] for block in json_values.require_list(row, "block_table")
-    ]
+def _table(rows: list[Any] | None) -> list[list[int]] | None:
+    blocks = [block for row in rows or [] for block in json_values.require_list(row, "block_table")]
     json_values.require_integers(blocks, "block_table", limits.COUNT)
-    return found
+    return rows
 
 
 def _check_size(context: Int64s, scheduled: Int64s, block_size: int, heads: int) -> None:
@@ -293,17 +294,17 @@ def _check_size(context: Int64s, scheduled: Int64s, block_size: int, heads: int)
         )
 
 
-def _segments(found: dict[str, Any], kernels: int) -> Segments:
-    due = dict.fromkeys(("kernel", "worker", "events"), limits.COUNT)
-    if found["dropped"] is not None:
-        due["dropped"] = limits.COUNT
-    if found.get("sm") is not None:
-        due["sm"] = limits.COUNT
-    if "start_clock" in found:
-        due |= dict.fromkeys(_TIMER_PAIRS, bounds.TICKS)
+def _segments(document: dict[str, Any], kernels: int) -> Segments:
+    bounds_of = dict.fromkeys(("kernel", "worker", "events"), limits.COUNT)
+    if document["dropped"] is not None:
+        bounds_of["dropped"] = limits.COUNT
+    if document.get("sm") is not None:
+        bounds_of["sm"] = limits.COUNT
+    if "start_clock" in document:
+        bounds_of |= dict.fromkeys(_TIMER_PAIRS, bounds.TICKS)
     columns: dict[str, Any] = {
-        name: json_values.require_integers(found[name], f"segments.{name}", due[name])
-        for name in due
+        name: json_values.require_integers(document[name], f"segments.{name}", bounds_of[name])
+        for name in bounds_of
     }
     count = len(columns["events"])
     for name, column in columns.items():
@@ -311,17 +312,17 @@ def _segments(found: dict[str, Any], kernels: int) -> Segments:
             raise ValueError(f"segments.{name} has {len(column)} values; expected {count}")
     if count and columns["kernel"].max() >= kernels:
         raise ValueError(f"segments.kernel names a kernel beyond the {kernels} given")
-    timers = {name: columns[name] for name in _TIMER_PAIRS} if "start_clock" in found else None
+    timers = {name: columns[name] for name in _TIMER_PAIRS} if "start_clock" in document else None
     needed = {name: columns[name] for name in ("kernel", "worker", "events")}
     return Segments(**needed, dropped=columns.get("dropped"), sm=columns.get("sm"), timers=timers)
 
 
-def _of_records(found: Any) -> dict[str, Any]:
+def _of_records(encoded: Any) -> dict[str, Any]:
     """The fields of records (`events.encode_records`) that readers need."""
-    if not isinstance(found, str):
+    if not isinstance(encoded, str):
         raise ValueError("records holds something else than a string")
     try:
-        fields = kv_events.decode_records(found)
+        fields = kv_events.decode_records(encoded)
     except ValueError as error:
         raise ValueError(f"records is damaged: {error}") from None
     heads = fields["kv_head"].astype(np.int32)
@@ -331,10 +332,10 @@ def _of_records(found: Any) -> dict[str, Any]:
     return columns | {"kv_head": heads, "start_ticks": start}
 
 
-def _of_columns(found: dict[str, Any]) -> dict[str, Any]:
-    """The same of version 1: lists of integers."""
+def _of_columns(document: dict[str, Any]) -> dict[str, Any]:
+    """Event fields of a flush of version 1, which has lists of integers."""
     columns = {
-        name: json_values.to_int64(found[name], f"events.{name}", name in _MOSTLY_SMALL)
+        name: json_values.to_int64(document[name], f"events.{name}", name in _MOSTLY_SMALL)
         for name in kv_events.COLUMNS
     }
     if len(columns["kind"]) and columns["duration_ticks"].min() < 0:
@@ -353,6 +354,6 @@ def _readable(segments: Segments, events: dict[str, Any]) -> tuple[Segments, dic
     for name in wild:
         least, most = _RECORD[name]
         good &= (least <= events[name]) & (events[name] <= most)
-    own = np.repeat(np.arange(len(segments.events)), segments.events)
-    counts = np.bincount(own[good], minlength=len(segments.events))
+    segment = np.repeat(np.arange(len(segments.events)), segments.events)
+    counts = np.bincount(segment[good], minlength=len(segments.events))
     return replace(segments, events=counts), {name: c[good] for name, c in events.items()}

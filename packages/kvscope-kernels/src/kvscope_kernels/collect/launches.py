@@ -22,18 +22,18 @@ class Launches:
 
     @classmethod
     def read(cls, out_dir: Path, offset_ns: int) -> "Launches | None":
-        """From the collected gpu_kernels, moved onto the host's clock; None if none is ours.
+        """Launches of kvscope's kernels in gpu_kernels, on the host's clock; None without any.
 
         A kernel that is launched in parts counts from the first one's start to the last one's end.
         """
         columns = [*_PLACE, "short_name", "start_ns", "end_ns"]
-        own = pc.starts_with(pc.field("short_name"), "kvscope_")
-        rows = pq.read_table(out_dir / tables.GPU_KERNELS.file, columns=columns, filters=own)
+        is_ours = pc.starts_with(pc.field("short_name"), "kvscope_")
+        rows = pq.read_table(out_dir / tables.GPU_KERNELS.file, columns=columns, filters=is_ours)
         frame = rows.to_pandas().dropna(subset=_PLACE)
         parts = []
         for kernel, name in NAMES.items():
-            found = frame[frame["short_name"].str.startswith(name)]
-            whole = found.groupby(_PLACE, as_index=False).agg(
+            of_kernel = frame[frame["short_name"].str.startswith(name)]
+            whole = of_kernel.groupby(_PLACE, as_index=False).agg(
                 launch_start=("start_ns", "min"), launch_end=("end_ns", "max")
             )
             parts.append(whole.assign(kernel=kernel))
@@ -42,7 +42,7 @@ class Launches:
         return cls(launches) if len(launches) else None
 
     def with_residuals(self, kernels: pd.DataFrame) -> pd.DataFrame:
-        """kv_kernels, with residual_ns from the launch where the profiler has one."""
+        """Rows of kv_kernels, with residual_ns from the launch where the profiler has one."""
         both = kernels.merge(self.frame, on=[*_PLACE, "kernel"], how="left", validate="m:1")
         early = both["launch_start"] - both["start_ns"]
         late = both["end_ns"] - both["launch_end"]

@@ -99,7 +99,7 @@ class EventRows:
         phases = [passes.REQUEST_PHASES.index(phase) for phase in flush.phases]
         segments = flush.segments
         sm = np.full(len(segments.worker), -1) if segments.sm is None else segments.sm
-        found = {
+        columns = {
             "request_id": np.array([*ids, -1], np.int32)[flush.row_or_last],
             "phase": np.array([*phases, -1], np.int32)[flush.row_or_last],
             **{name: getattr(flush, name) for name in _EVENT_COLUMNS},
@@ -108,7 +108,7 @@ class EventRows:
             "worker": flush.of_segments(segments.worker.astype(np.int32)),
             "sm": flush.of_segments(sm.astype(np.int32)),
         }
-        for name, values in found.items():
+        for name, values in columns.items():
             narrow = np.int64 if name in DELTA_ENCODED else np.int32
             self.parts.setdefault(name, []).append(values.astype(narrow, copy=False))
         self.flushes.append((flush.repeat, flush.step, flush.layer, len(flush)))
@@ -117,7 +117,7 @@ class EventRows:
     def columns(self) -> dict[str, pa.Array]:
         """The table's columns."""
         *keys, events = np.array(self.flushes, np.int32).T
-        found = {
+        values_by_name = {
             **dict(zip(_FLUSH_COLUMNS, (np.repeat(key, events) for key in keys), strict=True)),
             **{name: np.concatenate(parts) for name, parts in self.parts.items()},
         }
@@ -128,7 +128,7 @@ class EventRows:
         }
         columns = {
             name: _nullable(values) if name in NULLABLE else pa.array(values)
-            for name, values in found.items()
+            for name, values in values_by_name.items()
         }
         return columns | {
             name: pa.DictionaryArray.from_arrays(columns[name], pa.array(words, pa.string()))
@@ -137,7 +137,7 @@ class EventRows:
 
 
 def _nullable(values: np.ndarray[Any, Any]) -> pa.Array:
-    """-1 as null; ALL_HEADS is such a one."""
+    """Arrow array of values, with null for -1, such as ALL_HEADS."""
     absent = values == kv_events.ALL_HEADS
     return pa.array(values, mask=absent) if absent.any() else pa.array(values)
 
@@ -152,16 +152,17 @@ class KernelRows:
         """Add the kernels of a flush, whose events have these times in ns."""
         flush, dropped = counts.flush, counts.flush.segments.dropped
         for place, kernel in enumerate(flush.kernels):
-            own = flush.segments.kernel == place
+            of_kernel = flush.segments.kernel == place
             interval = counts.intervals_ns[place]
             self.rows.append(
                 (
                     *(flush.repeat, flush.step, flush.layer, flush.phase, kernel.name),
                     *(interval or (None, None)),
                     counts.demand.events(kernel.name),
-                    int(flush.segments.events[own].sum()),
-                    None if dropped is None else int(dropped[own].sum()),
-                    interval and _residual_ns(interval, flush.of_segments(own), start_ns, end_ns),
+                    int(flush.segments.events[of_kernel].sum()),
+                    None if dropped is None else int(dropped[of_kernel].sum()),
+                    interval
+                    and _residual_ns(interval, flush.of_segments(of_kernel), start_ns, end_ns),
                 )
             )
 
@@ -172,9 +173,11 @@ class KernelRows:
         return frame.astype(whole)
 
 
-def _residual_ns(interval: tuple[int, int], own: Any, start_ns: Int64s, end_ns: Int64s) -> int:
+def _residual_ns(
+    interval: tuple[int, int], of_kernel: Any, start_ns: Int64s, end_ns: Int64s
+) -> int:
     """Farthest that a kernel's own events lie outside of its interval."""
-    if not own.any():
+    if not of_kernel.any():
         return 0
-    early, late = interval[0] - start_ns[own].min(), end_ns[own].max() - interval[1]
+    early, late = interval[0] - start_ns[of_kernel].min(), end_ns[of_kernel].max() - interval[1]
     return max(0, int(early), int(late))

@@ -39,7 +39,7 @@ class TickClock(ABC):
             seen = self.read()
             after = perf_counter_ns()
             tries.append(ClockSample(int(seen), (before + after) // 2, -(-(after - before) // 2)))
-        return min(tries, key=lambda one: one.uncertainty_ns)
+        return min(tries, key=lambda sample: sample.uncertainty_ns)
 
     def facts(self, samples: Sequence[ClockSample], start_ns: int) -> dict[str, Any]:
         """The entry of run.json; `start_ns` is the run's start on the host's clock."""
@@ -49,5 +49,7 @@ class TickClock(ABC):
             "name": self.name,
             "ns_per_tick": ns_per_tick,
             "resolution_ns": self.resolution_ns(ns_per_tick),
-            "samples": [asdict(one) | {"host_ns": one.host_ns - start_ns} for one in samples],
+            "samples": [
+                asdict(sample) | {"host_ns": sample.host_ns - start_ns} for sample in samples
+            ],
         }

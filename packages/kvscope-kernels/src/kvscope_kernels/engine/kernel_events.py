@@ -39,15 +39,15 @@ class KernelEvents(events.EventRecorder):
         """Go on counting where an earlier process of the run ended; `earlier` are its `facts`."""
         if not earlier:
             return
-        for one in earlier["clock"]["samples"]:
-            sample = ClockSample(one["ticks"], one["host_ns"] + start_ns, one["uncertainty_ns"])
+        for row in earlier["clock"]["samples"]:
+            sample = ClockSample(row["ticks"], row["host_ns"] + start_ns, row["uncertainty_ns"])
             self.samples.append(sample)
         self.passes, self.events = earlier["passes"], earlier["events"]
         self.dropped, self.waited_before_s = earlier["dropped_events"], earlier["drain_wait_s"]
 
     @contextmanager
     def record(self) -> Iterator[None]:
-        """Within the context, trace KV events; sample the clocks at both ends.
+        """Context within which KV events are traced; the clocks are sampled at both ends.
 
         The events can be written until the next call.
         """
@@ -114,8 +114,8 @@ def describe_batch(record: rows.PassRecord, scheduled: Any) -> dict[str, Any]:
 
     Of one KV group.
     """
-    batch = sorted(record.batch(), key=lambda one: one.row)
-    requests = [one.request_id for one in batch]
+    batch = sorted(record.batch(), key=lambda row: row.row)
+    requests = [row.request_id for row in batch]
     here = scheduled.set_index("request_id").loc[requests]
     return {
         "phase": passes.phase_of_requests(here["phase"]),
@@ -123,5 +123,5 @@ def describe_batch(record: rows.PassRecord, scheduled: Any) -> dict[str, Any]:
         "phases": here["phase"].tolist(),
         "context_tokens": here["context_tokens"].tolist(),
         "scheduled_tokens": here["scheduled_tokens"].tolist(),
-        "block_table": [list(one.blocks[0]) for one in batch],
+        "block_table": [list(row.blocks[0]) for row in batch],
     }

@@ -48,7 +48,7 @@ class Spool:
         self._thread.start()
 
     def take(self) -> Any:
-        """Take a free buffer; waits until there is one."""
+        """A free buffer; waits until there is one."""
         began = perf_counter()
         buffer = self._free.get()
         self.waited_s += perf_counter() - began

@@ -1,4 +1,4 @@
-"""How long blocks are idle between bursts of accesses, and their reuse distances."""
+"""Idle times of blocks between bursts of accesses, and their reuse distances."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -58,24 +58,26 @@ def swap_in_ms(run: ReportedRun) -> float:
 
 def draw(study: StudyData, axes: Sequence[Axes]) -> charts.Drawing | None:
     """Idle times at the left, reuse distances at the right; a line an experiment."""
-    found = {IDLE: _table(study, idle), DISTANCE: _table(study, distance)}
+    tables_by_axis = {IDLE: _table(study, idle), DISTANCE: _table(study, distance)}
     swaps = _swaps(study)
     more = {IDLE: (SWAPPED_IN,)} if not swaps.empty else {}
     plots = [
         curves.Lines(frame, title, SHARE, more=more.get(title, ()))
-        for title, frame in found.items()
+        for title, frame in tables_by_axis.items()
         if not frame.empty
     ]
     data = {"swaps": swaps} if any(plot.more for plot in plots) else {}
     return curves.lines_drawing(plots, data) if plots else None
 
 
-def _table(study: StudyData, of: Callable[[KvTrace], curves.Distribution | None]) -> pd.DataFrame:
+def _table(
+    study: StudyData, distribution_of: Callable[[KvTrace], curves.Distribution | None]
+) -> pd.DataFrame:
     """The points of all experiments' distributions, each line from 0 % on."""
     frames = [
-        one.frame().assign(line=run.label)
+        distribution.frame().assign(line=run.label)
         for run, trace in shown(study)
-        if (one := of(trace)) is not None
+        if (distribution := distribution_of(trace)) is not None
     ]
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 

@@ -1,4 +1,4 @@
-"""Which blocks attention writes and reads, and when: the first forward passes of a repeat."""
+"""Blocks that attention writes and reads over time, in the first forward passes of a repeat."""
 
 from collections.abc import Sequence
 
@@ -46,12 +46,12 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> charts.Drawing | None:
         stack, first_ns = stack_of(events), int(events.start_ns.min())
         for what, height in HEIGHTS.items():
             for step, phase in passes.items():
-                found = events.take((events.step == step) & (events.reads == (what == "reads")))
-                every = max(1, -(-len(found) // MOST_EVENTS))
+                shown = events.take((events.step == step) & (events.reads == (what == "reads")))
+                every = max(1, -(-len(shown) // MOST_EVENTS))
                 share = max(share, every)
-                start_ns = int(found.start_ns.min()) if len(found) else first_ns
+                start_ns = int(shown.start_ns.min()) if len(shown) else first_ns
                 name = f"cell{len(cells)}"
-                data[name] = access_table(found.take(slice(None, None, every)), start_ns)
+                data[name] = access_table(shown.take(slice(None, None, every)), start_ns)
                 words = [run.label] if len(runs) > 1 else []
                 words += [f"layer {layer}, pass {step} ({phase})"]
                 words += [f"from {MILLISECOND * (start_ns - first_ns):.3f} ms on"]

@@ -27,7 +27,7 @@ KIND_WORDS = [f"{name[0].upper()} {name[2:]}" for name in kv_events.KINDS]
 
 @dataclass(frozen=True)
 class Stack:
-    """Where the requests' blocks stand above each other: the first of each, and how many."""
+    """Stack of the requests' blocks: the first row of each request, and its number of blocks."""
 
     names: tuple[str, ...]
     first: npt.NDArray[np.float64]
@@ -35,7 +35,7 @@ class Stack:
 
     @property
     def top(self) -> float:
-        """The end of the axis of blocks: above the highest one."""
+        """End of the axis of blocks, above the highest block."""
         return float((self.first + self.blocks).max())
 
     @cached_property
@@ -45,22 +45,22 @@ class Stack:
 
     def labels(self) -> dict[float, str]:
         """The requests' names by the middle of their blocks; those too close to another lack."""
-        found: dict[float, str] = {}
+        labels: dict[float, str] = {}
         for n in self.order:
             middle = round(float(self.first[n] + self.blocks[n] / 2), 3)
-            if not found or middle - max(found) > APART * self.top:
-                found[middle] = (
+            if not labels or middle - max(labels) > APART * self.top:
+                labels[middle] = (
                     f"request {self.names[n]}: {quantities.plural(int(self.blocks[n]), 'block')}"
                 )
-        return found
+        return labels
 
 
 def stack_of(events: Events) -> Stack:
     """The requests of these events in the order of their numbers, with the blocks they reach."""
     names = sorted(range(len(events.requests)), key=lambda n: _number(events.requests[n]))
     blocks = np.zeros(len(names), np.int64)
-    known = events.request >= 0
-    np.maximum.at(blocks, events.request[known], events.block_position[known].astype(np.int64) + 1)
+    named = events.request >= 0
+    np.maximum.at(blocks, events.request[named], events.block_position[named].astype(np.int64) + 1)
     first = np.zeros(len(names))
     first[names] = np.cumsum([0.0, *(blocks[names][:-1] + max(1.0, GAP * blocks.sum()))])
     return Stack(events.requests, first, blocks)
@@ -73,7 +73,7 @@ def traced_runs(study: StudyData) -> list[tuple[ReportedRun, KvTrace]]:
 
 
 def access_table(events: Events, origin_ns: int) -> pd.DataFrame:
-    """A row an access: `start` in µs since `origin_ns`, `ns` its duration, and what it was.
+    """Rows of accesses: `start` in µs since `origin_ns`, duration `ns`, and their properties.
 
     `low` is where it stands within its block's height: K in the upper half, V in the lower, the
     heads of each above one another.

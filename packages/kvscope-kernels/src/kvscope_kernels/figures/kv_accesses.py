@@ -32,7 +32,7 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> charts.Drawing | None:
     """A view for each experiment, layer and forward pass, by request and by block number."""
     runs = traced_runs(study)
     shown = runs[:MOST_EXPERIMENTS]
-    views = [view for one in shown for view in _views(*one, MOST_EVENTS_A_PAGE // len(shown))]
+    views = [view for place in shown for view in _views(*place, MOST_EVENTS_A_PAGE // len(shown))]
     if not views:
         return None
     left = len(runs) - len(shown)
@@ -65,10 +65,10 @@ def _views(run: ReportedRun, trace: KvTrace, most_events: int) -> Iterator[chart
     }
     for layer in layers:
         for step in passes:
-            found = events.take((events.step == step) & (events.layer == layer))
-            if not len(found):
+            shown = events.take((events.step == step) & (events.layer == layer))
+            if not len(shown):
                 continue
-            kept = found.take(slice(0, MOST_EVENTS))
+            kept = shown.take(slice(0, MOST_EVENTS))
             data = {"accesses": access_table(kept, int(kept.start_ns[0]))}
             note = (
                 f"{quantities.plural(len(kept), 'access')} of "
@@ -99,7 +99,7 @@ def _chart(chart: charts.Spec) -> charts.Spec:
 
 
 def passes_and_layers(parts: pd.DataFrame, most_events: int) -> tuple[list[int], list[int]]:
-    """The passes and layers to show: whole passes from the first on, at least one.
+    """Passes and layers to show: whole passes from the first on, at least one.
 
     All layers if FEWEST_PASSES fit so; otherwise the first and the last, or the first alone.
     """

@@ -82,21 +82,21 @@ def _reads_differ(counts: FlushCounts, by: Int64s, kind: int = 0) -> oracle.Viol
         return oracle.NONE
     slot, head, further = first_index(wrong)
     kind += further
-    found, due = counts.found[slot, head, kind], counts.demand.reads[slot]
+    count, expected = counts.found[slot, head, kind], counts.demand.reads[slot]
     name = kv_events.KINDS[kind]
-    words = f"{counts.describe_cell(slot, head)}: {found} {name} events, {due} expected"
+    words = f"{counts.describe_cell(slot, head)}: {count} {name} events, {expected} expected"
     return oracle.Violations(int(by[wrong].sum()), words)
 
 
 def heads_missing(counts: FlushCounts) -> oracle.Violations:
     """Reads name every traced head, and no other head."""
-    due, told = counts.run.heads, counts.flush.kv_heads
-    if due not in (None, told):
-        return oracle.Violations(1, f"the trace has heads {told}; traced are {due}")
+    expected, told = counts.run.heads, counts.flush.kv_heads
+    if expected not in (None, told):
+        return oracle.Violations(1, f"the trace has heads {told}; traced are {expected}")
     if not counts.demand.slots:
         return oracle.NONE
-    found = {*counts.reads.first(counts.flush.kv_head).tolist()}
-    missing, unknown = sorted({*counts.heads} - found), sorted(found - {*counts.heads})
+    read_heads = {*counts.reads.first(counts.flush.kv_head).tolist()}
+    missing, unknown = sorted({*counts.heads} - read_heads), sorted(read_heads - {*counts.heads})
     wrong = [f"head {head} has no read" for head in missing]
     wrong += [f"head {head} is not traced" for head in unknown]
     return oracle.violations(wrong, lambda first: f"{first}; traced are {counts.heads}")
@@ -113,33 +113,35 @@ def tokens_misread(counts: FlushCounts) -> oracle.Violations:
     whole = flush.block_position[reads.own] < np.repeat(full, reads.run_length)
     whole &= flush.tokens[reads.own] == flush.block_size
     whole &= flush.offset_tokens[reads.own] == 0
-    at, _ = counts.cells(reads.at[~whole])
-    row, tokens = flush.row[at], flush.tokens[at]
-    reach = flush.block_position[at].astype(np.int64) * flush.block_size + tokens
-    good = (flush.offset_tokens[at] == 0) & (tokens > 0) & (tokens < flush.block_size)
+    places, _ = counts.cells(reads.at[~whole])
+    row, tokens = flush.row[places], flush.tokens[places]
+    reach = flush.block_position[places].astype(np.int64) * flush.block_size + tokens
+    good = (flush.offset_tokens[places] == 0) & (tokens > 0) & (tokens < flush.block_size)
     good &= demand.ends_a_tile(row, reach)
 
     def words(event: int) -> str:
-        found = f"tokens {flush.offset_tokens[event]} + {flush.tokens[event]}"
-        return f"{counts.describe_event(event)}: {found}, where no tile ends"
+        span = f"tokens {flush.offset_tokens[event]} + {flush.tokens[event]}"
+        return f"{counts.describe_event(event)}: {span}, where no tile ends"
 
-    return oracle.violations(at[~good], words) or _sums_differ(counts)
+    return oracle.violations(places[~good], words) or _sums_differ(counts)
 
 
 def _sums_differ(counts: FlushCounts) -> oracle.Violations:
     """Cells with the demanded number of reads but another sum of tokens."""
     flush, reads, size = counts.flush, counts.reads, counts.flush.block_size
-    at, cells = counts.cells(reads.at[flush.tokens[reads.own] != size])
-    lacking = np.bincount(cells, float(size) - flush.tokens[at], counts.found.size)
+    places, cells = counts.cells(reads.at[flush.tokens[reads.own] != size])
+    lacking = np.bincount(cells, float(size) - flush.tokens[places], counts.found.size)
     short = counts.by_slot(lacking)  # of whole blocks
-    due = counts.demand.tokens_read
-    wrong = (short != (counts.demand.reads * size - due)[:, None, None]) & (counts.surplus == 0)
+    expected = counts.demand.tokens_read
+    wrong = (short != (counts.demand.reads * size - expected)[:, None, None]) & (
+        counts.surplus == 0
+    )
     if not wrong.any():
         return oracle.NONE
     slot, head, kind = first_index(wrong)
     tokens = counts.found[slot, head, kind] * size - short[slot, head, kind]
-    found = f"{tokens:.0f} tokens in all its {kv_events.KINDS[kind]} events"
-    words = f"{counts.describe_cell(slot, head)}: {found}, {due[slot]} expected"
+    total = f"{tokens:.0f} tokens in all its {kv_events.KINDS[kind]} events"
+    words = f"{counts.describe_cell(slot, head)}: {total}, {expected[slot]} expected"
     return oracle.Violations(int(wrong.sum()), words)
 
 
@@ -168,13 +170,13 @@ def _written(counts: FlushCounts, wrong: Callable[[Int64s], Bools], how: str) ->
 
     tokens = int(flush.scheduled.sum())
 
-    def words(found: int) -> str:
-        kind, place = divmod(found, tokens)
+    def words(cell: int) -> str:
+        kind, place = divmod(cell, tokens)
         rows = np.repeat(np.arange(len(flush.scheduled)), flush.scheduled)
         row = int(rows[place])
         token = flush.context[row] + place - int(np.searchsorted(rows, row))
-        of = f"request {flush.requests[row]}: token {token}"
-        return f"{of} was written {how} ({kv_events.KINDS[kv_events.K_WRITE + kind]})"
+        what = f"request {flush.requests[row]}: token {token}"
+        return f"{what} was written {how} ({kv_events.KINDS[kv_events.K_WRITE + kind]})"
 
     return oracle.violations(np.flatnonzero(wrong(counts.times_written)), words)
 
@@ -182,25 +184,25 @@ def _written(counts: FlushCounts, wrong: Callable[[Int64s], Bools], how: str) ->
 def _unscheduled_writes(counts: FlushCounts) -> oracle.Violations:
     """One violation for each write that covers a token that was not scheduled."""
     flush = counts.flush
-    at, begin, end = counts.written_spans
-    bad = at[(begin < 0) | (end > flush.scheduled[flush.row[at]])]
+    places, begin, end = counts.written_spans
+    bad = places[(begin < 0) | (end > flush.scheduled[flush.row[places]])]
     bad = np.union1d(bad, counts.writes[~flush.known_row[counts.writes]])
-    held = "covers tokens that were not scheduled"
-    return oracle.violations(bad, lambda event: f"{counts.describe_event(event)} {held}")
+    fault = "covers tokens that were not scheduled"
+    return oracle.violations(bad, lambda event: f"{counts.describe_event(event)} {fault}")
 
 
 def write_malformed(counts: FlushCounts) -> oracle.Violations:
     """A write covers all heads, and a worker writes V of a piece after K of the same piece."""
     flush = counts.flush
-    at = counts.writes
-    of_a_head = at[flush.kv_head[at] != kv_events.ALL_HEADS]
+    places = counts.writes
+    of_a_head = places[flush.kv_head[places] != kv_events.ALL_HEADS]
     if len(of_a_head):
         head = f"is of head {flush.kv_head[of_a_head[0]]}"
         return oracle.violations(of_a_head, lambda event: f"{counts.describe_event(event)} {head}")
-    k, v = (at[flush.kind[at] == kind] for kind in (kv_events.K_WRITE, kv_events.V_WRITE))
+    k, v = (places[flush.kind[places] == kind] for kind in (kv_events.K_WRITE, kv_events.V_WRITE))
     if len(k) != len(v):
         return oracle.NONE  # reported by tokens_not_written or tokens_written_twice
-    k, v = (one[np.lexsort(_piece(counts, one))] for one in (k, v))
+    k, v = (places[np.lexsort(_piece(counts, places))] for places in (k, v))
     same = np.ones(len(k), np.bool_)
     for of_k, of_v in zip(_piece(counts, k), _piece(counts, v), strict=True):
         same &= of_k == of_v
@@ -210,11 +212,11 @@ def write_malformed(counts: FlushCounts) -> oracle.Violations:
     )
 
 
-def _piece(counts: FlushCounts, at: Int64s) -> tuple[Int64s, ...]:
+def _piece(counts: FlushCounts, places: Int64s) -> tuple[Int64s, ...]:
     """Columns that identify the piece of a block that each of these writes covers."""
     flush = counts.flush
     return tuple(
-        column[at]
+        column[places]
         for column in (flush.offset_tokens, flush.block_position, flush.row, flush.segment)
     )
 
@@ -242,7 +244,7 @@ def flush_incomplete(counts: FlushCounts) -> oracle.Violations:
     """A flush of kvscope has block tables, and on a CPU the times of its kernels. Its blocks and
     tiles have as many tokens as run.json says.
     """
-    flush, due = counts.flush, counts.run.sizes
+    flush, sizes = counts.flush, counts.run.sizes
     wrong = []
     if flush.block_table is None:
         wrong.append("no block table")
@@ -250,10 +252,10 @@ def flush_incomplete(counts: FlushCounts) -> oracle.Violations:
         None in (kernel.start_ticks, kernel.end_ticks) for kernel in flush.kernels
     ):
         wrong.append("a kernel without times")
-    for name, found in zip(due._fields, (flush.block_size, flush.tile_tokens), strict=True):
-        expected = getattr(due, name)
-        if expected not in (None, found):
-            wrong.append(f"{name} is {found}, run.json has {expected}")
+    for name, value in zip(sizes._fields, (flush.block_size, flush.tile_tokens), strict=True):
+        expected = getattr(sizes, name)
+        if expected not in (None, value):
+            wrong.append(f"{name} is {value}, run.json has {expected}")
     return oracle.violations(wrong, str)
 
 

@@ -36,10 +36,10 @@ class BlockTables:
                     words.append(f"request {request} has other blocks than in another layer")
                 continue
             self._of_pass[request] = blocks
-            step, held = self._before.get(request, (flush.step, None))
-            if held is None or self._was_preempted(request, *sorted((step, flush.step))):
+            step, blocks_before = self._before.get(request, (flush.step, None))
+            if blocks_before is None or self._was_preempted(request, *sorted((step, flush.step))):
                 continue
-            if not np.array_equal(np.array(blocks[: len(held)], np.int32), held):
+            if not np.array_equal(np.array(blocks[: len(blocks_before)], np.int32), blocks_before):
                 words.append(f"request {request} has other blocks than in step {step}")
         return words
 
@@ -54,6 +54,6 @@ class BlockTables:
         self._place, self._of_pass = (repeat, step), {}
 
     def _was_preempted(self, request: str, after: int, until: int) -> bool:
-        """Whether a request was preempted after one step and until another."""
+        """True if a request was preempted after one step and until another."""
         lost = self.preempted.get((self._place[0], request), ())
         return any(after < step <= until for step in lost)

@@ -25,7 +25,7 @@ def block_not_in_table(counts: FlushCounts) -> oracle.Violations:
 
 
 def block_outside_cache(counts: FlushCounts) -> oracle.Violations:
-    """Every block is in the cache, and none is block 0, which the engine reserves.
+    """Every block is in the cache, and no block is block 0, which the engine reserves.
 
     Blocks of block tables and events have numbers 1 … `engine.kv_blocks_total` of `run.json`.
     """
@@ -54,9 +54,9 @@ def block_owned_twice(counts: FlushCounts) -> oracle.Violations:
     clashes = [
         f"block {block} belongs to request {owner[block]} and to request {request}"
         for request, row in zip(flush.requests, table, strict=True)
-        for found in [counts.run.found_by(flush, request)]
+        for positions in [counts.run.found_by(flush, request)]
         for position, block in enumerate(row)
-        if found.get(block) != position and owner.setdefault(block, request) != request
+        if positions.get(block) != position and owner.setdefault(block, request) != request
     ]
     twice = sum(len(row) - len(set(row)) for row in table)
     return oracle.violations(clashes, str) + oracle.Violations(
@@ -87,8 +87,8 @@ def tokens_outside_block(counts: FlushCounts) -> oracle.Violations:
     offset, tokens = flush.offset_tokens, flush.tokens
 
     def words(event: int) -> str:
-        found = f"tokens {offset[event]} + {tokens[event]} of a block of {flush.block_size}"
-        return f"{counts.describe_event(event)}: {found}"
+        span = f"tokens {offset[event]} + {tokens[event]} of a block of {flush.block_size}"
+        return f"{counts.describe_event(event)}: {span}"
 
     outside = (offset < 0) | (tokens < 1) | (tokens > flush.block_size - offset)
     return oracle.violations(np.flatnonzero(outside), words)

@@ -66,7 +66,7 @@ def event_outside_kernel(counts: FlushCounts) -> oracle.Violations | None:
 
 
 def is_filled(counts: FlushCounts) -> bool:
-    """Whether events fill their kernels: modeled ones, of all heads."""
+    """True if events fill their kernels: modeled events, of all heads."""
     return counts.run.clock.virtual and counts.run.every_head
 
 
@@ -77,9 +77,9 @@ def kernel_not_filled(counts: FlushCounts) -> oracle.Violations:
     wrong = [
         kernel.name
         for number, kernel in enumerate(flush.kernels)
-        if (own := owner == number).any()
+        if (of_segment := owner == number).any()
         and (kernel.start_ticks, kernel.end_ticks)
-        != (flush.start_ticks[own].min(), flush.end_ticks[own].max())
+        != (flush.start_ticks[of_segment].min(), flush.end_ticks[of_segment].max())
     ]
     return oracle.violations(wrong, "the events of kernel '{}' do not fill it".format)
 
@@ -96,12 +96,12 @@ def worker_repeated(counts: FlushCounts) -> oracle.Violations:
     """
     flush, segments = counts.flush, counts.flush.segments
     owners = (segments.kernel << 32) + segments.worker  # both have 31 bits
-    found, times = np.unique(owners, return_counts=True)
+    numbers, times = np.unique(owners, return_counts=True)
 
     def words(place: int) -> str:
-        kernel, worker = divmod(int(found[place]), 1 << 32)
-        of = f"segments of kernel '{flush.kernels[kernel].name}'"
-        return f"{times[place]} {of} have worker {worker}"
+        kernel, worker = divmod(int(numbers[place]), 1 << 32)
+        segments = f"segments of kernel '{flush.kernels[kernel].name}'"
+        return f"{times[place]} {segments} have worker {worker}"
 
     return oracle.violations(np.flatnonzero(times > 1), words)
 
@@ -165,7 +165,7 @@ def _paired(counts: FlushCounts) -> tuple[Int64s, Int64s]:
 
 
 def _paired_by_sorting(counts: FlushCounts) -> tuple[Int64s, Int64s]:
-    """The same for any order: n-th V read and n-th K read of a (segment, row, head, position).
+    """Places of V reads and their K reads in any order: n-th of a (segment, row, head, position).
 
     Places with unequal numbers of K and V reads are left out; k_reads_missing, v_reads_missing or
     reads_repeated report them.
@@ -178,8 +178,8 @@ def _paired_by_sorting(counts: FlushCounts) -> tuple[Int64s, Int64s]:
     key = key.reshape(-1)
     kind = flush.kind[at]
     of_k, of_v = (
-        np.bincount(key[kind == one], minlength=key.max() + 1)
-        for one in (kv_events.K_READ, kv_events.V_READ)
+        np.bincount(key[kind == read], minlength=key.max() + 1)
+        for read in (kv_events.K_READ, kv_events.V_READ)
     )
     keep = of_k[key] == of_v[key]
     order = np.argsort(key[keep], kind="stable")

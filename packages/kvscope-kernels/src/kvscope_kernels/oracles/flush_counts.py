@@ -59,16 +59,16 @@ class FlushCounts:
 
     @cached_property
     def is_read(self) -> Bools:
-        """Which events are reads."""
+        """Mask of the events that are reads."""
         return self.flush.kind <= kv_events.V_READ
 
     def head_column(self, heads: Ints) -> Int64s:
         """The places of heads among the traced heads; -1 for other heads."""
         if self.flush.kv_heads is None:
             return np.where(heads == kv_events.ALL_HEADS, 0, -1)
-        known = np.full(max(self.heads, default=0) + 2, -1)  # the last for every other head
-        known[self.heads] = np.arange(len(self.heads))
-        columns: Int64s = known[np.clip(heads, kv_events.ALL_HEADS, len(known) - 1)]
+        column_of = np.full(max(self.heads, default=0) + 2, -1)  # the last for every other head
+        column_of[self.heads] = np.arange(len(self.heads))
+        columns: Int64s = column_of[np.clip(heads, kv_events.ALL_HEADS, len(column_of) - 1)]
         return columns
 
     @cached_property
@@ -88,7 +88,7 @@ class FlushCounts:
 
     @cached_property
     def intervals_ns(self) -> list[tuple[int, int] | None]:
-        """When each kernel began and ended on the host's clock; None if unknown.
+        """Start and end of each kernel on the host's clock; None if unknown.
 
         Raises BadInput if a kernel is out of the clock's range.
         """
@@ -96,7 +96,7 @@ class FlushCounts:
         return [clock.interval_ns(kernel, origin) for kernel in self.flush.kernels]
 
     def in_context(self, at: Int64s) -> Bools:
-        """Which of these events name a row of the batch and a block that its tokens reach."""
+        """Mask of these events that name a row of the batch and a block that its tokens reach."""
         position = self.flush.block_position[at]
         inside: Bools = (position >= 0) & (position < self.blocks[self.flush.row_or_last[at]])
         return inside
@@ -116,9 +116,9 @@ class FlushCounts:
         Cells are numbered by head, then K or V, then slot.
         """
         flush = self.flush
-        at = reads[self.in_context(reads) & (self.head_column(flush.kv_head[reads]) >= 0)]
-        slot = self.demand.first_slot[flush.row[at]] + flush.block_position[at]
-        return at, self._lane(flush.kv_head[at], flush.kind[at]) + slot
+        places = reads[self.in_context(reads) & (self.head_column(flush.kv_head[reads]) >= 0)]
+        slot = self.demand.first_slot[flush.row[places]] + flush.block_position[places]
+        return places, self._lane(flush.kv_head[places], flush.kind[places]) + slot
 
     def _lane(self, heads: Ints, kinds: Ints) -> Int64s:
         """The first cell of a head and kind."""
@@ -137,15 +137,15 @@ class FlushCounts:
 
     @cached_property
     def found(self) -> Int64s:
-        """Number of reads found; array of `shape`. Summed up over the ends of runs."""
+        """Number of reads, summed over the ends of runs; array of `shape`."""
         reads, size = self.reads, int(np.prod(self.shape))
         row, heads = reads.first(self.flush.row_or_last), reads.first(self.flush.kv_head)
         begin = reads.first(self.flush.block_position).astype(np.int64)
         slot = np.append(self.demand.first_slot, 0)[row]
         lane = self._lane(heads, reads.kind[reads.run_first]) + slot
-        known = self.head_column(heads) >= 0
+        traced = self.head_column(heads) >= 0
         begins, ends = (
-            np.bincount((lane + edge.clip(0, self.blocks[row]))[known], minlength=size + 1)
+            np.bincount((lane + edge.clip(0, self.blocks[row]))[traced], minlength=size + 1)
             for edge in (begin, begin + reads.run_length)
         )
         return self.by_slot(np.cumsum(begins - ends)[:size])
@@ -156,21 +156,21 @@ class FlushCounts:
 
         Tokens count from the first scheduled token of the row.
         """
-        flush, at = self.flush, self.writes[self.flush.known_row[self.writes]]
-        begin = flush.block_position[at].astype(np.int64) * flush.block_size
-        begin += flush.offset_tokens[at] - flush.context[flush.row[at]]
-        return at, begin, begin + flush.tokens[at]
+        flush, places = self.flush, self.writes[self.flush.known_row[self.writes]]
+        begin = flush.block_position[places].astype(np.int64) * flush.block_size
+        begin += flush.offset_tokens[places] - flush.context[flush.row[places]]
+        return places, begin, begin + flush.tokens[places]
 
     @cached_property
     def times_written(self) -> Int64s:
-        """How often K, then V of each scheduled token is written, row after row.
+        """Number of writes of K, then V, of each scheduled token, row after row.
 
         Summed up over the ends of spans.
         """
-        scheduled, (at, *span) = self.flush.scheduled, self.written_spans
-        row, total = self.flush.row[at], int(scheduled.sum())
+        scheduled, (places, *span) = self.flush.scheduled, self.written_spans
+        row, total = self.flush.row[places], int(scheduled.sum())
         first = (np.cumsum(scheduled) - scheduled)[row]
-        first += np.where(self.flush.kind[at] == kv_events.V_WRITE, total, 0)
+        first += np.where(self.flush.kind[places] == kv_events.V_WRITE, total, 0)
         begins, ends = (
             np.bincount(first + edge.clip(0, scheduled[row]), minlength=2 * total + 1)
             for edge in span
@@ -184,18 +184,18 @@ class FlushCounts:
 
     def describe_cell(self, slot: int, head: int) -> str:
         """A phrase for a slot and head: request, head and block position."""
-        of = "" if self.flush.kv_heads is None else f", head {self.heads[head]}"
+        of_head = "" if self.flush.kv_heads is None else f", head {self.heads[head]}"
         request = self.flush.requests[self.demand.row[slot]]
-        return f"request {request}{of}, block position {self.demand.position[slot]}"
+        return f"request {request}{of_head}, block position {self.demand.position[slot]}"
 
     def describe_event(self, event: int) -> str:
         """A phrase for an event: kind, request, head and block position."""
         flush = self.flush
         row, head = int(flush.row[event]), int(flush.kv_head[event])
-        of = f"request {flush.requests[row]}" if flush.known_row[event] else f"row {row}"
-        of += "" if head == kv_events.ALL_HEADS else f", head {head}"
+        target = f"request {flush.requests[row]}" if flush.known_row[event] else f"row {row}"
+        target += "" if head == kv_events.ALL_HEADS else f", head {head}"
         kind, position = kv_events.KINDS[flush.kind[event]], flush.block_position[event]
-        return f"{kind} of {of}, block position {position}"
+        return f"{kind} of {target}, block position {position}"
 
 
 def first_index(wrong: Bools) -> tuple[int, ...]:

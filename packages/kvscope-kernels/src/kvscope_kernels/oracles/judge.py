@@ -52,13 +52,13 @@ class Judge:
         self.gaps.add(counts)
         explained = DUE_TO_DROPS if _drops_explain_gaps(counts) else ()
         for oracle in OF_FLUSHES:
-            found = oracle.check(counts)
-            if found is None:
+            violations = oracle.check(counts)
+            if violations is None:
                 continue
             self._applied[oracle.name] += 1
-            if found and oracle.name not in explained:
-                self._counts[oracle.name] += found.count
-                self._first.setdefault(oracle.name, f"{flush.where}: {found.first}")
+            if violations and oracle.name not in explained:
+                self._counts[oracle.name] += violations.count
+                self._first.setdefault(oracle.name, f"{flush.where}: {violations.first}")
         return counts
 
     def account(self) -> dict[str, dict[str, Any]]:
@@ -72,19 +72,21 @@ class Judge:
             for name in (oracle.name for oracle in OF_FLUSHES)
         }
         for oracle in OF_RUNS:
-            found = oracle.check(self)
-            kept[oracle.name] = (0, "", 0) if found is None else (found.count, found.first, 1)
+            violations = oracle.check(self)
+            kept[oracle.name] = (
+                (0, "", 0) if violations is None else (violations.count, violations.first, 1)
+            )
         keys = ("violations", "first", "looked")
         return {name: dict(zip(keys, values, strict=True)) for name, values in kept.items()}
 
 
 def _drops_explain_gaps(counts: FlushCounts) -> bool:
-    """Whether events and drops of a flush add up to the events that its batch demands."""
+    """True if events and drops of a flush add up to the events that its batch demands."""
     dropped = counts.flush.segments.dropped
     if dropped is None or not dropped.any():
         return False
-    due = sum(counts.demand.events(kernel) for kernel in kv_events.KERNELS)
-    return bool(len(counts.flush) + dropped.sum() == due)
+    expected = sum(counts.demand.events(kernel) for kernel in kv_events.KERNELS)
+    return bool(len(counts.flush) + dropped.sum() == expected)
 
 
 def judge_flushes(flushes: Iterable[Flush], judge: Judge) -> dict[str, dict[str, Any]]:

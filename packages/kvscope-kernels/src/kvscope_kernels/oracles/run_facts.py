@@ -26,13 +26,18 @@ class FoundBlocks:
             of_request.setdefault(step, {})[block] = position
 
     def of(self, repeat: int, request: str, step: int) -> Positions:
-        """The blocks that a request of a pass found, and has had since."""
+        """Blocks that a request of a pass found in the prefix cache and has had since."""
         since = max(
-            (at for at in self._preempted.get((repeat, request), ()) if at <= step), default=-1
+            (
+                preempted
+                for preempted in self._preempted.get((repeat, request), ())
+                if preempted <= step
+            ),
+            default=-1,
         )
-        found = self._found.get((repeat, request), {})
-        last = max((at for at in found if since <= at <= step), default=None)
-        return {} if last is None else found[last]
+        hits = self._found.get((repeat, request), {})
+        last = max((hit_step for hit_step in hits if since <= hit_step <= step), default=None)
+        return {} if last is None else hits[last]
 
 
 Row = tuple[str, int, int]  # phase, tokens in the cache before the pass, tokens of the pass
@@ -51,7 +56,7 @@ class Schedule:
         self._spans = dict(zip(keys, zip(first.tolist(), ends.tolist(), strict=True), strict=False))
 
     def __bool__(self) -> bool:
-        """Whether there is any pass."""
+        """True if there is any pass."""
         return bool(self._spans)
 
     def of(self, repeat: int, step: int) -> dict[str, Row]:
@@ -62,13 +67,14 @@ class Schedule:
 
     def difference(self, flush: Flush) -> str:
         """The first difference between a flush and the schedule, in words; empty if they agree."""
-        due = self.of(flush.repeat, flush.step)
+        scheduled = self.of(flush.repeat, flush.step)
         heads = zip(flush.phases, flush.context.tolist(), flush.scheduled.tolist(), strict=True)
-        found: dict[str, Row] = dict(zip(flush.requests, heads, strict=True))
-        for name in sorted({*due, *found}):
-            if due.get(name) != found.get(name):
-                return f"request {name}: {found.get(name, 'absent')}, scheduled {due.get(name)}"
-        phase = passes.phase_of_requests(phase for phase, _, _ in due.values())
+        flushed: dict[str, Row] = dict(zip(flush.requests, heads, strict=True))
+        for name in sorted({*scheduled, *flushed}):
+            if scheduled.get(name) != flushed.get(name):
+                flushed_row = flushed.get(name, "absent")
+                return f"request {name}: {flushed_row}, scheduled {scheduled.get(name)}"
+        phase = passes.phase_of_requests(phase for phase, _, _ in scheduled.values())
         return "" if phase == flush.phase else f"phase {flush.phase}, scheduled {phase}"
 
 
@@ -96,10 +102,10 @@ class LayerTimes:
         `kernels` are their intervals. It is unknown on a GPU, which runs kernels asynchronously.
         """
         layer = self.intervals.get((flush.repeat, flush.step, flush.layer))
-        known = [interval for interval in kernels if interval is not None]
-        if layer is None or not known or flush.segments.timers is not None:
+        intervals = [interval for interval in kernels if interval is not None]
+        if layer is None or not intervals or flush.segments.timers is not None:
             return None
-        first, last = min(start for start, _ in known), max(end for _, end in known)
+        first, last = min(start for start, _ in intervals), max(end for _, end in intervals)
         return max(0, layer[0] - first, last - layer[1])
 
 
@@ -165,7 +171,7 @@ class RunFacts:
 def _preempted(run: RunData) -> dict[tuple[int, str], list[int]]:
     """The steps whose scheduling preempted a request, by (repeat, request)."""
     lost = run.preemptions[run.preemptions["event"] == "preempt"]
-    found: dict[tuple[int, str], list[int]] = {}
+    steps: dict[tuple[int, str], list[int]] = {}
     for repeat, step, request in lost[["repeat", "step", "request_id"]].itertuples(index=False):
-        found.setdefault((repeat, request), []).append(step)
-    return found
+        steps.setdefault((repeat, request), []).append(step)
+    return steps

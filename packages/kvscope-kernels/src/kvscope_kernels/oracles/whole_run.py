@@ -73,10 +73,14 @@ def passes_missing(counts: RunCounts) -> oracle.Violations:
 
 def counts_differ(counts: RunCounts) -> oracle.Violations:
     """run.json counts as many events and drops as the trace has."""
-    due = counts.run.counted
-    found = counts.events, counts.dropped
+    expected = counts.run.counted
+    counted = counts.events, counts.dropped
     words = "{} events and {} drops, run.json has {} and {}"
-    return oracle.NONE if due in (None, found) else oracle.Violations(1, words.format(*found, *due))
+    return (
+        oracle.NONE
+        if expected in (None, counted)
+        else oracle.Violations(1, words.format(*counted, *expected))
+    )
 
 
 def clock_factor_wrong(counts: RunCounts) -> oracle.Violations | None:
@@ -90,15 +94,15 @@ def clock_factor_wrong(counts: RunCounts) -> oracle.Violations | None:
     each other without a gap.
     """
     medians = {kind: counts.gaps.medians(kind) for kind in range(len(kv_events.KINDS))}
-    known = {kind: found for kind, found in medians.items() if found is not None}
+    measured = {kind: values for kind, values in medians.items() if values is not None}
     wide = [
         kind
-        for kind, (gap, took) in known.items()
+        for kind, (gap, took) in measured.items()
         if _is_wide(kind, gap, took, counts.gaps.on_gpu, counts.run.clock)
     ]
     if not wide:
-        return oracle.NONE if known else None
-    between, took = known[wide[0]]
+        return oracle.NONE if measured else None
+    between, took = measured[wide[0]]
     words = (
         f"the short gaps after a {kv_events.KINDS[wide[0]]} are {between:.0f} ticks, its median "
         f"duration is {took:.0f}: stamps do not enclose the event, or its duration is in another "
@@ -143,16 +147,16 @@ def _ranked(ticks: Int64s, *ranks: int) -> list[int]:
     Most are small, and counted several times faster than sorted.
     """
     counts = np.bincount(ticks.clip(0, MOST_COUNTED))
-    found = np.searchsorted(np.cumsum(counts), ranks, side="right")
-    if found.max() == MOST_COUNTED:
-        found = np.partition(ticks, ranks)[[*ranks]].clip(min=0)
-    values: list[int] = found.tolist()
+    selected = np.searchsorted(np.cumsum(counts), ranks, side="right")
+    if selected.max() == MOST_COUNTED:
+        selected = np.partition(ticks, ranks)[[*ranks]].clip(min=0)
+    values: list[int] = selected.tolist()
     return values
 
 
-def _gaps(flush: Flush, own: Places, follows: Bools) -> dict[int, tuple[Int64s, Int64s]]:
-    """The same of these events, for each that the next one `follows`."""
-    between = flush.start_ticks[own][1:] - flush.end_ticks[own][:-1]
-    took, kind = flush.duration_ticks[own][:-1], flush.kind[own][:-1]
+def _gaps(flush: Flush, places: Places, follows: Bools) -> dict[int, tuple[Int64s, Int64s]]:
+    """Gaps and durations of these events, for each that the next one `follows`."""
+    between = flush.start_ticks[places][1:] - flush.end_ticks[places][:-1]
+    took, kind = flush.duration_ticks[places][:-1], flush.kind[places][:-1]
     of_kind = {k: follows & (kind == k) for k in range(len(kv_events.KINDS))}
     return {k: (between[those], took[those]) for k, those in of_kind.items() if those.any()}

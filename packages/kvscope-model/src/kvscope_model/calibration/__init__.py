@@ -1,1 +1,1 @@
-"""Fits the numbers of the cost model to times: published ones, or those of measured runs."""
+"""Fit of the cost model's numbers to published times, or to those of measured runs."""

@@ -38,35 +38,35 @@ COPIES = (
 
 
 def observations(directories: Iterable[Path]) -> list[Observation]:
-    """Passes and copies of measured runs; each run's passes and copies are groups of their own.
+    """Passes and copies of measured runs; each run's passes and copies are separate groups.
 
     BadInput names a directory whose run is not a measured one, or was made by another engine.
     """
-    found: list[Observation] = []
+    times: list[Observation] = []
     for directory in directories:
         records = read_records(directory)
         require_measured([directory])
         experiment = planned.experiment_of(records)
         name = directory.resolve().name
-        found += [*_passes(records, experiment, name), *_gaps(records, name)]
-        found += _copies(records, experiment, name)
-    if not found:
+        times += [*_passes(records, experiment, name), *_gaps(records, name)]
+        times += _copies(records, experiment, name)
+    if not times:
         raise BadInput("calibrate: give at least one run's directory")
-    return found
+    return times
 
 
 def require_one_attention(directories: Iterable[Path]) -> None:
-    """BadInput if runs were measured with different attention kernels: a fit is of one."""
+    """Raise BadInput if runs were measured with different attention kernels."""
     used: dict[str, Path] = {}
     for directory in directories:
         experiment = planned.experiment_of(Records(directory))
         used.setdefault(experiment.engine.attention, directory)
     if len(used) > 1:
-        (one, first), (other, second) = list(used.items())[:2]
+        (attention, first), (other_attention, second) = list(used.items())[:2]
         raise BadInput(
-            f"calibrate: {first} has engine.attention={one} and {second} has {other}, but a fit is "
-            f"of one; give runs of one, such as those of study=calibration-cpu "
-            f'overrides="engine.attention=vllm cache.block_size=32"'
+            f"calibrate: {first} has engine.attention={attention} and {second} has "
+            f"{other_attention}, but a fit is of one; give runs of one, such as those of "
+            f'study=calibration-cpu overrides="engine.attention=vllm cache.block_size=32"'
         )
 
 
@@ -90,12 +90,12 @@ def require_measured(directories: Iterable[Path]) -> None:
 
 def parameters(observations: Sequence[Observation]) -> list[Parameter]:
     """Those that the observations can tell."""
-    groups = {one.group.split(":")[-1] for one in observations}
-    found = [p for p in PARAMETERS if p.name != "between_passes_s" or "gap" in groups]
+    groups = {observation.group.split(":")[-1] for observation in observations}
+    fitted = [p for p in PARAMETERS if p.name != "between_passes_s" or "gap" in groups]
     for memory in ("pinned", "pageable"):
         if memory in groups:
-            found += [Parameter(p.name.format(memory), p.start, p.low, p.high) for p in COPIES]
-    return found
+            fitted += [Parameter(p.name.format(memory), p.start, p.low, p.high) for p in COPIES]
+    return fitted
 
 
 def _passes(records: RunView, experiment: Experiment, name: str) -> list[Observation]:
@@ -106,8 +106,10 @@ def _passes(records: RunView, experiment: Experiment, name: str) -> list[Observa
     phases = plain.groupby("step")["phase"].first()
     chosen: list[Any] = []
     for phase in phases.unique():
-        own = phases.index[phases == phase]
-        chosen += list(own[np.linspace(0, len(own) - 1, min(len(own), MOST_PASSES)).astype(int)])
+        of_phase = phases.index[phases == phase]
+        chosen += list(
+            of_phase[np.linspace(0, len(of_phase) - 1, min(len(of_phase), MOST_PASSES)).astype(int)]
+        )
     rows = records.batch[records.batch["repeat"] == records.batch["repeat"].min()]
     by_step = dict(iter(rows.groupby("step")))
     return [
@@ -155,7 +157,7 @@ def _copies(records: RunView, experiment: Experiment, name: str) -> list[Observa
     if memory is None or getattr(experiment.overflow, "copies", None) != "per_block":
         return []
     pieces = experiment.cache.pieces(experiment.model.layers_apart)
-    found = []
+    times = []
     for direction in copies.DIRECTIONS:
         rows = records.transfers
         rows = rows[(rows["kind"] == copies.KV) & (rows["direction"] == direction)]
@@ -164,8 +166,8 @@ def _copies(records: RunView, experiment: Experiment, name: str) -> list[Observa
             predict = partial(
                 _copy_s, blocks * pieces, experiment.block_bytes / pieces, str(memory), direction
             )
-            found.append(Observation(f"{name}:{memory}", float(row["copy_s"]), predict))
-    return found
+            times.append(Observation(f"{name}:{memory}", float(row["copy_s"]), predict))
+    return times
 
 
 def _copy_s(

@@ -45,7 +45,9 @@ def predicted_s(hardware: Hardware, experiment: Experiment, repeat: RunView) -> 
     seconds = cost.passes_s(loads_of(steps, repeat.batch))
     overflow = OverflowCost.of(experiment, cost)
     moved = Moves.assumed(repeat, overflow).seconds(overflow)
-    at = np.searchsorted(steps["step"], repeat.moves["step"])
-    seconds += np.bincount(at, moved.copied_s + moved.rebuilt_s, len(steps)) + moved.gathered_s
+    pass_index = np.searchsorted(steps["step"], repeat.moves["step"])
+    seconds += (
+        np.bincount(pass_index, moved.copied_s + moved.rebuilt_s, len(steps)) + moved.gathered_s
+    )
     in_pass = cost.is_cpu or overflow.memory == "pageable"
     return seconds + moved.saved_s if in_pass else seconds

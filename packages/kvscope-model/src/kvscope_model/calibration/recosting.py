@@ -63,21 +63,21 @@ class Recosting:
         )
         later_s = times.start_s - before_s
         duration_s = recorded_s - forward_s + times.forward_s
-        made = steps.assign(
+        recosted = steps.assign(
             start_s=times.start_s,
             duration_s=duration_s,
             forward_s=times.forward_s,
         )
         return self._records.variant(
-            steps=made,
+            steps=recosted,
             requests=self._requests(before_s, later_s, later_s + duration_s - recorded_s),
             preemptions=self._preemptions(later_s[self._preempted_at]),
             transfers=self._transfers(moved, times.moves_s[self._at]),
-            pass_durations=self._pass_durations.retimed(made),
+            pass_durations=self._pass_durations.retimed(recosted),
         )
 
     def _times(self, cost: OverflowCost, moved: Seconds) -> Times:
-        """Passes one after another: what is moved before each, its computation, what it saves.
+        """Times of successive passes: moves before each pass, its computation, and its saves.
 
         What a pass saves crosses the link behind the next ones, and what is moved later waits for
         it. The host waits for copies to pageable memory.
@@ -115,12 +115,12 @@ class Recosting:
         """Requests begin with a pass; they get their first token and end where a pass ends."""
         requests = self._records.requests
         begun_s = requests["first_scheduled_s"].to_numpy(float)
-        own = np.searchsorted(start_s - SHORT_S, begun_s, side="right") - 1
-        moved: dict[str, Any] = {"first_scheduled_s": begun_s + later_s[own]}
+        pass_index = np.searchsorted(start_s - SHORT_S, begun_s, side="right") - 1
+        moved: dict[str, Any] = {"first_scheduled_s": begun_s + later_s[pass_index]}
         for name in ("first_token_s", "finished_s"):
             ended_s = requests[name].to_numpy(float)
-            own = np.searchsorted(start_s + SHORT_S, ended_s) - 1
-            moved[name] = ended_s + ends_later_s[own]
+            pass_index = np.searchsorted(start_s + SHORT_S, ended_s) - 1
+            moved[name] = ended_s + ends_later_s[pass_index]
         return requests.assign(**moved)
 
     def _preemptions(self, later_s: Floats) -> pd.DataFrame:
@@ -137,11 +137,11 @@ class Recosting:
         order = np.argsort(rows["start_s"].to_numpy(float), kind="stable")
         before_s = spent_s[order].groupby(self._at[order]).cumsum().sort_index() - spent_s
         begun_s = moves_s + before_s.to_numpy(float)
-        made = rows.assign(
+        recosted = rows.assign(
             start_s=begun_s,
             end_s=begun_s + moved.issued_s,
             copy_s=moved.copied_s,
             rebuild_s=np.where(rows["rebuild_s"].notna(), moved.rebuilt_s, np.nan),
         )
         saved_s = moved.saved_s[np.searchsorted(self._steps["step"], saved["step"])]
-        return pd.concat([made, saved.assign(copy_s=saved_s)]).sort_index()
+        return pd.concat([recosted, saved.assign(copy_s=saved_s)]).sort_index()

@@ -101,7 +101,7 @@ def _losses(given: argparse.Namespace) -> "Losses":
     from kvscope_model.hardware import hardware
     from kvscope_model.report.kv_bytes import Losses, lengths
 
-    known = hardware.read(given.hardware)
+    hardware_model = hardware.read(given.hardware)
     arguments = [*map(_argument, given.vllm)]
     require_vllm(computes=False)
     os.environ.update(ENVIRONMENT)
@@ -112,33 +112,33 @@ def _losses(given: argparse.Namespace) -> "Losses":
 
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         wanted = lengths(given.tokens, _longest(config))
-        found = kv_planning.plan(directory, name, given.memory, wanted, [*own, *arguments])
-    return Losses(found, given.tokens, given.hardware, known, given.links)
+        planned = kv_planning.plan(directory, name, given.memory, wanted, [*own, *arguments])
+    return Losses(planned, given.tokens, given.hardware, hardware_model, given.links)
 
 
 def _argument(word: str) -> str:
     """'max_model_len=8192' as `vllm serve` has it; true and false switch."""
-    found = re.fullmatch(r"([a-z][a-z0-9_]*)=(.+)", word)
-    if not found:
+    match = re.fullmatch(r"([a-z][a-z0-9_]*)=(.+)", word)
+    if not match:
         raise BadInput(f"{word!r:.200} is no argument of `vllm serve` as in max_model_len=8192")
-    name, value = found[1].replace("_", "-"), found[2]
+    name, value = match[1].replace("_", "-"), match[2]
     return {"true": f"--{name}", "false": f"--no-{name}"}.get(value, f"--{name}={value}")
 
 
 def _longest(config: dict[str, Any]) -> int:
     """The longest request that a model's configuration allows."""
-    own = config.get("text_config", config)
-    found = own.get("max_position_embeddings", 2**15) if isinstance(own, dict) else 0
-    return found if isinstance(found, int) else 2**15
+    text = config.get("text_config", config)
+    most = text.get("max_position_embeddings", 2**15) if isinstance(text, dict) else 0
+    return most if isinstance(most, int) else 2**15
 
 
 @contextmanager
 def _model_directory(given: argparse.Namespace) -> Iterator[tuple[str, list[str], Path]]:
     """The model's name and arguments, and a directory with the model's config.json alone."""
     name, own, text = _model(given)
-    with tempfile.TemporaryDirectory(prefix="kvscope-bytes-") as made:
-        Path(made, "config.json").write_text(text, encoding="utf-8")
-        yield name, own, Path(made)
+    with tempfile.TemporaryDirectory(prefix="kvscope-bytes-") as created:
+        Path(created, "config.json").write_text(text, encoding="utf-8")
+        yield name, own, Path(created)
 
 
 def _model(given: argparse.Namespace) -> tuple[str, list[str], str]:
@@ -152,17 +152,21 @@ def _model(given: argparse.Namespace) -> tuple[str, list[str], str]:
     from kvscope.api.models import Model
     from kvscope.api.settings import complaints
 
-    found = Path(given.model)
-    if found.is_dir():
-        found = found / "config.json"
-    if found.is_file():
-        name = found.parent.resolve().name if found.name == "config.json" else found.stem
-        return name, [], _read(found)
-    known = composition.groups(given.config_dir)["model"]
-    if given.model not in known:
+    config_file = Path(given.model)
+    if config_file.is_dir():
+        config_file = config_file / "config.json"
+    if config_file.is_file():
+        name = (
+            config_file.parent.resolve().name
+            if config_file.name == "config.json"
+            else config_file.stem
+        )
+        return name, [], _read(config_file)
+    names = composition.groups(given.config_dir)["model"]
+    if given.model not in names:
         raise BadInput(
             f"{given.model!r:.200} is no directory with a config.json, no such file, and no model "
-            f"of {given.config_dir}/model: {', '.join(known)}"
+            f"of {given.config_dir}/model: {', '.join(names)}"
         )
     chosen = composition.Composer(given.config_dir).compose((("model", given.model),))["model"]
     file = f"{given.config_dir}/model/{given.model}.yaml"
@@ -176,9 +180,9 @@ def _model(given: argparse.Namespace) -> tuple[str, list[str], str]:
 def _read(file: Path) -> str:
     try:
         text = file.read_text(encoding="utf-8")
-        found = json.loads(text)
+        config = json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{file}: it cannot be read as JSON: {error}") from None
-    if not isinstance(found, dict) or not found.get("model_type"):
+    if not isinstance(config, dict) or not config.get("model_type"):
         raise BadInput(f"{file}: no config.json of a model: it has no model_type")
     return text

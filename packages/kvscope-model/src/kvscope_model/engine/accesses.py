@@ -78,23 +78,23 @@ def reads(
     traced = order % heads % head_stride == 0
     item, begin = order[traced], begin[traced]
     count = K_AND_V * blocks[item // heads]
-    of = np.repeat(np.arange(len(item)), count)
-    place = np.arange(len(of)) - np.repeat(np.cumsum(count) - count, count)
-    tile = item[of] // heads
+    item_of_row = np.repeat(np.arange(len(item)), count)
+    place = np.arange(len(item_of_row)) - np.repeat(np.cumsum(count) - count, count)
+    tile = item[item_of_row] // heads
     is_value, position = np.divmod(place, blocks[tile])
     number = tiles[tile, 0]
     first = np.cumsum([0, *(len(row.blocks) for row in rows)])
     table = np.concatenate([np.asarray(row.blocks, np.int64) for row in rows])
-    events = np.zeros(len(of), kv_events.RECORD)
+    events = np.zeros(len(item_of_row), kv_events.RECORD)
     events["kind"], events["row"], events["kv_head"] = (
         kv_events.K_READ + is_value,
         number,
-        item[of] % heads,
+        item[item_of_row] % heads,
     )
     events["block"], events["block_position"] = table[first[number] + position], position
     events["tokens"] = np.minimum(block_size, tiles[tile, 1] - position * block_size)
-    _set_times(events, begin[of] + place, most, duration_ns)
-    return Accesses(events, np.bincount(item[of] % workers, minlength=workers))
+    _set_times(events, begin[item_of_row] + place, most, duration_ns)
+    return Accesses(events, np.bincount(item[item_of_row] % workers, minlength=workers))
 
 
 def _pieces(row: Row, block_size: int) -> list[tuple[int, int, int]]:
@@ -102,7 +102,8 @@ def _pieces(row: Row, block_size: int) -> list[tuple[int, int, int]]:
     end = row.context + row.tokens
     positions = range(row.context // block_size, -(-end // block_size))
     return [
-        (at, max(row.context, at * block_size), min(end, (at + 1) * block_size)) for at in positions
+        (position, max(row.context, position * block_size), min(end, (position + 1) * block_size))
+        for position in positions
     ]
 
 

@@ -10,7 +10,7 @@ from kvscope_model.hardware.cost import LayerCost
 
 
 def stretches(blocks: Sequence[int]) -> int:
-    """How many there are of consecutive blocks."""
+    """Number of stretches of consecutive blocks."""
     apart = sum(after != before + 1 for before, after in pairwise(blocks))
     return apart + 1 if blocks else 0
 
@@ -48,7 +48,7 @@ class Cost:
 
     @property
     def host_copies(self) -> bool:
-        """Whether the host copies by itself, between its passes, as there is no other device."""
+        """True if the host copies between its passes, because there is no other device."""
         return self._passes.is_cpu
 
     def offloading_s(self, blocks: int, direction: str) -> float:

@@ -47,7 +47,7 @@ class ForwardPass(NamedTuple):
     layer: LayerCost
 
     def layer_ns(self, layer: int) -> int:
-        """When a layer begins, which is when the one before it ends."""
+        """Start of a layer, which is the end of the layer before."""
         return self.start_ns + round(layer * self.layer.seconds * NANOSECONDS)
 
 
@@ -89,11 +89,11 @@ class ModeledTracer(tracer.Tracer):
     def launches(self, traced: tracer.TracedPass) -> list[flush.Launch]:
         """Kernels of each traced layer: the one that writes and the one of attention."""
         (forward,) = traced.launches
-        made = self._kernels(forward)
+        kernels = self._kernels(forward)
         return [
             _launch(kernel, layer, forward.layer_ns(layer) + start_ns, duration_ns, accesses)
             for layer in self.layers
-            for kernel, start_ns, duration_ns, accesses in made
+            for kernel, start_ns, duration_ns, accesses in kernels
         ]
 
     def _kernels(self, forward: ForwardPass) -> list[tuple[str, int, int, Accesses]]:

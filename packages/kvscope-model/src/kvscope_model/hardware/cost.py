@@ -1,4 +1,4 @@
-"""Seconds of forward passes and of block copies, from what is in them. docs/MODEL.md explains.
+"""Seconds of forward passes and of block copies by their contents; see docs/MODEL.md.
 
 A pass of n tokens and r requests takes
 
@@ -39,7 +39,7 @@ Value = TypeVar("Value", float, Floats)  # of one pass, or of each of many
 
 
 class Loads(NamedTuple):
-    """Contents of many passes, as `PassCost.pass_s` takes them of one."""
+    """Contents of many passes, in arrays, as arguments of `PassCost.pass_s`."""
 
     chunks: Sequence[Sequence[Chunk]]
     decodes: Int64s
@@ -203,8 +203,8 @@ class PassCost:
         total = sum(blocks)
         waves = ceil(total * self.model.attention_heads / hardware.multiprocessors)
         cached = sum(b * context for b, (_, context) in zip(blocks, chunks, strict=True)) / total
-        own = sum(b * n / 2 for b, (n, _) in zip(blocks, chunks, strict=True)) / total
-        return waves * (cached * hardware.prefix_token_s + own * hardware.chunk_token_s)
+        new = sum(b * n / 2 for b, (n, _) in zip(blocks, chunks, strict=True)) / total
+        return waves * (cached * hardware.prefix_token_s + new * hardware.chunk_token_s)
 
     def decode_attention_s(
         self, context: Value, longest: Value, decodes: Any, longer: Callable[..., Value]
@@ -276,12 +276,12 @@ def copy_s(
 def copies_in(
     hardware: Hardware, seconds: float, moved_bytes: float, memory: str, direction: str
 ) -> int:
-    """How many equal copies of these bytes take so many seconds on the device, as of `copy_s`.
+    """Number of equal copies of these bytes that take so many seconds, the inverse of `copy_s`.
 
     1 where their number makes no difference.
     """
     of_bytes_s = moved_bytes / getattr(hardware, f"{memory}_{direction}_bytes_per_s")
     fixed_s = getattr(hardware, f"{memory}_copy_s")
-    found = [seconds / hardware.copy_issue_s] if hardware.copy_issue_s else []
-    found += [(seconds - of_bytes_s) / fixed_s] if fixed_s else []
-    return max(1, round(min(found, default=1)))
+    candidates = [seconds / hardware.copy_issue_s] if hardware.copy_issue_s else []
+    candidates += [(seconds - of_bytes_s) / fixed_s] if fixed_s else []
+    return max(1, round(min(candidates, default=1)))

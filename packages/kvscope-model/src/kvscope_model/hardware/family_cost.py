@@ -61,7 +61,7 @@ class FamilyCost(PassCost):
         return longer(memory_s, tokens * (heads * width) / hardware.l2_bytes_per_s)
 
     def _states_s(self, requests: Value) -> Value:
-        """To read and write the states of so many requests, of all layers."""
+        """Seconds to read and write the states of so many requests in all layers."""
         state_bytes = sum(kind.layers * kind.state_bytes for kind in self.model.kept)
         return requests * (2.0 * state_bytes) / self._reads_bytes_per_s
 

@@ -90,12 +90,12 @@ class OverflowCost:
         return self._copy_s(blocks, runs, 1, self.activation_block_bytes, "in")
 
     def save_s(self, tokens: int, runs: int) -> tuple[float, float]:
-        """To copy the activations of tokens to the host, in so many copies."""
+        """`copy_s` of the activations of tokens to the host, in so many copies."""
         token_bytes = self.model.activation_bytes_per_token
         return copy_s(self.hardware, runs, tokens * token_bytes / runs, self.memory, "out")
 
     def write_through_s(self, tokens: int, most: int) -> float:
-        """By which passes are longer that save a request's tokens: some at once, then one by one.
+        """Added seconds of the passes that save a request's tokens: some at once, then singly.
 
         Copies to pageable memory are waited for, others run behind the next pass.
         """
@@ -105,11 +105,11 @@ class OverflowCost:
         return spent_s
 
     def gather_s(self, tokens: int) -> float:
-        """To gather the activations of tokens on the device, layer by layer, before the copy."""
+        """Seconds to gather the activations of tokens on the device, layer by layer."""
         return self._touch_s(2 * tokens * self.model.activation_bytes_per_token)
 
     def rebuild_s(self, tokens: int) -> float:
-        """To make K and V of the activations of tokens: of each layer its product with Q, K and V.
+        """Seconds to make K and V of the activations of tokens, layer by layer.
 
         Activations are read and written once more to lay them out, Q, K and V once each.
         """
@@ -138,12 +138,12 @@ class OverflowCost:
         return device_s + self._scatter_s(moved_bytes), issue_s
 
     def copies_in(self, device_s: float, moved_bytes: int, direction: str) -> int:
-        """How many copies took so many seconds on the device: what `copied_s` was given."""
+        """Number of copies that took so many seconds on the device, the inverse of `copied_s`."""
         link_s = device_s - self._scatter_s(moved_bytes)
         return copies_in(self.hardware, link_s, moved_bytes, self.memory, direction)
 
     def _scatter_s(self, moved_bytes: int) -> float:
-        """To gather or scatter the cache's blocks: each byte is read and written once.
+        """Seconds to gather or scatter the cache's blocks: each byte is read and written once.
 
         A CPU gathers them as it copies.
         """
@@ -151,5 +151,5 @@ class OverflowCost:
         return self._touch_s(2 * moved_bytes) if apart else 0.0
 
     def _touch_s(self, moved_bytes: float) -> float:
-        """To read or write bytes of the device's memory."""
+        """Seconds to read or write bytes of the device's memory."""
         return moved_bytes / (self.hardware.memory_bytes_per_s * self.hardware.read_share)

@@ -1,4 +1,4 @@
-"""Forward passes as a calibrated cost model predicts them, against the measured ones."""
+"""Forward passes as a calibrated cost model predicts them, against measured passes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ HUES = {phases.PREFILL: theme.PREFILL, phases.DECODE: theme.DECODE, phases.MIXED
 
 
 def draw(study: StudyData, axes: Sequence[Axes]) -> charts.Drawing | None:
-    """A point a pass; runs that the model was fitted to have a plot of their own."""
+    """Plot of passes, one point each; fitted runs have a plot of their own."""
     points = pd.DataFrame(_points(read_predictions(study)))
     if points.empty:
         return None
@@ -31,15 +31,15 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> charts.Drawing | None:
     plots = dict(iter(points.groupby("title", sort=False)))
     width = charts.plot_width(min(2, len(plots)), LABEL_PX)
     cells: list[charts.Spec] = []
-    for title, own in plots.items():
+    for title, passes in plots.items():
         name, lines = f"cell{len(cells)}", f"lines{len(cells)}"
-        data |= {name: own, lines: _lines(own, ends)}
+        data |= {name: passes, lines: _lines(passes, ends)}
         cells.append(_cell(name, lines, str(title), names, width))
     return charts.Drawing((charts.View(charts.grid(cells, 2, "phase"), data),), label_px=LABEL_PX)
 
 
-def _points(found: Predictions) -> Iterator[dict[str, Any]]:
-    for run, prediction in found.of_runs:
+def _points(predictions: Predictions) -> Iterator[dict[str, Any]]:
+    for run, prediction in predictions.of_runs:
         title = f"Runs that the model was {'' if prediction.fitted else 'not '}fitted to"
         for phase, passes in prediction.phases.items():
             for measured_s, predicted_s in passes.points:

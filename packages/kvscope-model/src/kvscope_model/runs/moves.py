@@ -1,4 +1,4 @@
-"""How long the copies of a run, and the K and V rebuilt of some, take on some hardware.
+"""Durations of a run's copies and rebuilds of K and V on given hardware.
 
 Which they are is recorded in `transfers`, their seconds follow from the cost model.
 """
@@ -46,18 +46,18 @@ class Moves:
     @classmethod
     def recorded(cls, repeat: RunView, cost: OverflowCost) -> "Moves":
         """Copies of a modeled repeat on the hardware of `cost`: as many as took these seconds."""
-        found = cls._without_copies(repeat)
+        recorded = cls._without_copies(repeat)
         copied_s = repeat.moves["copy_s"].to_numpy(float)
-        moves = zip(copied_s.tolist(), found.bytes.tolist(), found.directions, strict=True)
+        moves = zip(copied_s.tolist(), recorded.bytes.tolist(), recorded.directions, strict=True)
         for place, (seconds, moved, direction) in enumerate(moves):
             if moved:
-                found.copies[place] = cost.copies_in(seconds, moved, direction)
-        saves = zip(save_s_of(repeat).tolist(), found.saved_bytes.tolist(), strict=True)
+                recorded.copies[place] = cost.copies_in(seconds, moved, direction)
+        saves = zip(save_s_of(repeat).tolist(), recorded.saved_bytes.tolist(), strict=True)
         for place, (seconds, saved) in enumerate(saves):
             if saved:
                 copies = copies_in(cost.hardware, seconds, saved, cost.memory, "out")
-                found.save_copies[place] = copies
-        return found
+                recorded.save_copies[place] = copies
+        return recorded
 
     @classmethod
     def assumed(cls, repeat: RunView, cost: OverflowCost) -> "Moves":
@@ -66,20 +66,20 @@ class Moves:
         Coalesced ones are in one stretch of the host's blocks; each request's tokens are saved in
         one.
         """
-        found = cls._without_copies(repeat)
-        rebuilt = found.rebuilt_tokens > 0
+        moves = cls._without_copies(repeat)
+        rebuilt = moves.rebuilt_tokens > 0
         block_bytes = np.where(rebuilt, cost.activation_block_bytes, cost.block_bytes)
-        blocks = 1 if cost.coalesced else found.bytes // block_bytes
-        found.copies[:] = blocks * np.where(rebuilt, 1, cost.pieces)
+        blocks = 1 if cost.coalesced else moves.bytes // block_bytes
+        moves.copies[:] = blocks * np.where(rebuilt, 1, cost.pieces)
         saved = repeat.batch.loc[
             repeat.batch["saved_tokens"].astype(float) > 0, "step"
         ].value_counts()
-        found.save_copies[:] = saved.reindex(_steps(repeat), fill_value=0)
-        return found
+        moves.save_copies[:] = saved.reindex(_steps(repeat), fill_value=0)
+        return moves
 
     @classmethod
     def _without_copies(cls, repeat: RunView) -> "Moves":
-        """A row that fetches activations rebuilds the tokens of its request but those found."""
+        """Moves without copies; a row of activations rebuilds its request's uncached tokens."""
         rows, resumed = repeat.moves, repeat.preemptions[repeat.preemptions["event"] == "resume"]
         missed = resumed["tokens"] - resumed["hit_tokens"].astype(float).fillna(0)
         columns = resumed["step"], resumed["request_id"], missed
@@ -98,7 +98,7 @@ class Moves:
         )
 
     def seconds(self, cost: OverflowCost) -> Seconds:
-        """How long all this takes on the hardware of `cost`."""
+        """Seconds of all moves on the hardware of `cost`."""
         copied = np.zeros((len(self.bytes), 2))
         for place in np.flatnonzero(self.bytes):
             copies, moved = int(self.copies[place]), int(self.bytes[place])
@@ -126,8 +126,10 @@ def save_s_of(repeat: RunView) -> Floats:
 def _of_passes(repeat: RunView, column: str) -> Floats:
     """The sum of a column over what each pass saved, in the order of `step`."""
     saved, steps = repeat.saved, _steps(repeat)
-    at = np.searchsorted(steps, saved["step"])
-    return np.bincount(at, saved[column].to_numpy(np.float64), len(steps)).astype(np.float64)
+    pass_index = np.searchsorted(steps, saved["step"])
+    return np.bincount(pass_index, saved[column].to_numpy(np.float64), len(steps)).astype(
+        np.float64
+    )
 
 
 def _steps(repeat: RunView) -> Int64s:

@@ -12,13 +12,13 @@ ABLATIONS = ("buffers", "spread_weights", "balanced")
 def offload_runs(study: StudyData, axes: Sequence[Axes], key: str) -> list[ReportedRun]:
     """The runs that a figure's axes select, of those whose run.json has a fact of the engine."""
     runs = [run for run in study.complete if facts_of(run).get(key)]
-    return [run for run in runs if not axes or any(study.matches(run, one) for one in axes)]
+    return [run for run in runs if not axes or any(study.matches(run, axis) for axis in axes)]
 
 
 def facts_of(run: ReportedRun) -> dict[str, Any]:
     """Entries of run.json of the offload engine; empty for other runs."""
-    found = run.record.engine.stated("offload")
-    return found if isinstance(found, dict) else {}
+    facts = run.record.engine.stated("offload")
+    return facts if isinstance(facts, dict) else {}
 
 
 def policy_of(run: ReportedRun) -> str:
@@ -27,7 +27,7 @@ def policy_of(run: ReportedRun) -> str:
 
 
 def is_ablated(run: ReportedRun) -> bool:
-    """Whether a part of the schedule is set apart from its default."""
+    """True if a part of the schedule differs from its default."""
     return any(run.settings["device"].get(key) is not None for key in ABLATIONS)
 
 
@@ -40,7 +40,7 @@ def decoding_pass_s(run: ReportedRun) -> float:
 
 def by_conditions(runs: list[ReportedRun]) -> dict[str, list[ReportedRun]]:
     """Runs by what decides their prediction beside the policy's split, in words."""
-    found: dict[str, list[ReportedRun]] = {}
+    groups: dict[str, list[ReportedRun]] = {}
     for run in runs:
         device, workload = run.settings["device"], run.settings["workload"]
         prompt, room = workload.get("prompt_tokens"), device.get("device_gib")
@@ -51,5 +51,5 @@ def by_conditions(runs: list[ReportedRun]) -> dict[str, list[ReportedRun]]:
             f"weights {device.get('weights') or 'streamed'}",
             f"{room:g} GiB of cache on the device" if room else None,
         )
-        found.setdefault(", ".join(filter(None, words)), []).append(run)
-    return found
+        groups.setdefault(", ".join(filter(None, words)), []).append(run)
+    return groups

@@ -39,9 +39,9 @@ def _views(study: StudyData, axes: Sequence[Axes]) -> Iterator[charts.View]:
     for conditions, runs in groups.items():
         for source in ("measured", "simulated"):
             frames = {_words(run): _jobs(run, source) for run in runs[:MOST_RUNS]}
-            known = {words: frame for words, frame in frames.items() if len(frame)}
-            if known:
-                yield _view(known, (conditions, source))
+            shown = {words: frame for words, frame in frames.items() if len(frame)}
+            if shown:
+                yield _view(shown, (conditions, source))
 
 
 def _jobs(run: ReportedRun, source: str) -> pd.DataFrame:
@@ -105,8 +105,8 @@ def _busy(frame: pd.DataFrame) -> str:
     """'host to device busy 98 %, compute busy 100 %', of the time shown."""
     whole_ms = 1e3 * frame["end_s"].max()
     busy = frame.groupby("lane")["ms"].sum() / whole_ms
-    known: list[Any] = [lane for lane in LANES.values() if lane in busy]
-    return ", ".join(f"{lane} busy {wording.percent(busy[lane])}" for lane in known)
+    shown: list[Any] = [lane for lane in LANES.values() if lane in busy]
+    return ", ".join(f"{lane} busy {wording.percent(busy[lane])}" for lane in shown)
 
 
 FIGURE = charts.Figure(

@@ -30,7 +30,7 @@ Verdict = Callable[[float, Gains], str]
 
 @dataclass(frozen=True)
 class Claim:
-    """A gain that is published (None if not), what is modeled of it, and what can be said of both.
+    """Published gain (or None), its modeled counterparts, and the verdict on both.
 
     `verdict` is a sentence on the published number and the modeled gains.
     """
@@ -50,11 +50,13 @@ def _ratio(policy: str, base: str, metric: str) -> Callable[[Runs], Gains]:
     """A metric under one policy over that under another, where both ran."""
 
     def gains(runs: Runs) -> Gains:
-        pairs = {at: (found.get(policy), found.get(base)) for at, found in runs.items()}
+        pairs = {
+            point: (by_policy.get(policy), by_policy.get(base)) for point, by_policy in runs.items()
+        }
         return {
-            at: one.number(metric).value / other.number(metric).value
-            for at, (one, other) in pairs.items()
-            if one and other
+            point: gained.number(metric).value / other.number(metric).value
+            for point, (gained, other) in pairs.items()
+            if gained and other
         }
 
     return gains
@@ -62,23 +64,29 @@ def _ratio(policy: str, base: str, metric: str) -> Callable[[Runs], Gains]:
 
 def _rebuilt(runs: Runs) -> Gains:
     """Seconds to compute a token's K and V from its id over those from its activation."""
-    hybrids = {at: facts_of(found["hybrid"]) for at, found in runs.items() if "hybrid" in found}
-    costs = {at: facts["cost"] for at, facts in hybrids.items()}
-    return {at: c["recompute"]["slope_s"] / c["rebuild"]["slope_s"] for at, c in costs.items()}
+    hybrids = {
+        point: facts_of(by_policy["hybrid"])
+        for point, by_policy in runs.items()
+        if "hybrid" in by_policy
+    }
+    costs = {point: facts["cost"] for point, facts in hybrids.items()}
+    return {
+        point: c["recompute"]["slope_s"] / c["rebuild"]["slope_s"] for point, c in costs.items()
+    }
 
 
 def _smaller(runs: Runs) -> Gains:
     """Bytes of the context as K and V over those as activations, where both are recorded."""
-    known = {
-        at: found
-        for at, found in runs.items()
-        if "act_only" in found and found["act_only"].record.engine.input_block_bytes
+    outcomes = {
+        point: by_policy
+        for point, by_policy in runs.items()
+        if "act_only" in by_policy and by_policy["act_only"].record.engine.input_block_bytes
     }
-    return _ratio("kv_only", "act_only", "kv_bytes_peak")(known)
+    return _ratio("kv_only", "act_only", "kv_bytes_peak")(outcomes)
 
 
 def _unless_outside(unknown: str) -> Verdict:
-    """Whether two numbers agree cannot be told where what is `unknown` moves one past the other.
+    """Verdict that a number cannot be refuted where `unknown` conditions move it past the other.
 
     The modeled gains are those of conditions that kvscope chose, as the published ones are not
     known. A published number among them would take other conditions to be refuted.
@@ -140,13 +148,13 @@ CLAIMS = (
 def draw(study: StudyData, axes: Sequence[Axes]) -> charts.Drawing | None:
     """A row for each claim: each model and prompt length, their geometric mean, the published."""
     runs = _runs(study, axes)
-    found = [(claim, claim.gains(runs)) for claim in CLAIMS]
-    found = [(claim, gains) for claim, gains in found if gains]
-    if not found or not any("flexgen" in policies for policies in runs.values()):
+    claims = [(claim, claim.gains(runs)) for claim in CLAIMS]
+    claims = [(claim, gains) for claim, gains in claims if gains]
+    if not claims or not any("flexgen" in policies for policies in runs.values()):
         return None
-    points = pd.DataFrame(row for claim, gains in found for row in _points(claim, gains))
-    means = pd.DataFrame(_mean(claim, gains) for claim, gains in found)
-    notes = [_sentence(claim, gains) for claim, gains in found]
+    points = pd.DataFrame(row for claim, gains in claims for row in _points(claim, gains))
+    means = pd.DataFrame(_mean(claim, gains) for claim, gains in claims)
+    notes = [_sentence(claim, gains) for claim, gains in claims]
     view = charts.View(
         _chart(points, means), {"points": points, "means": means}, note=" ".join(notes)
     )
@@ -155,15 +163,15 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> charts.Drawing | None:
 
 def _runs(study: StudyData, axes: Sequence[Axes]) -> Runs:
     """The runs in their conditions, at hybrid's own share, by model, prompt tokens and policy."""
-    found: Runs = {}
+    runs: Runs = {}
     for run in offload_runs(study, axes, "cost"):
         device = run.settings["device"]
         theirs = (None, RECOMPUTED) if policy_of(run) == "token" else (None,)
         if device.get("hardware") == HARDWARE and device.get("share") in theirs:
-            at = (run.settings["model"]["name"], run.settings["workload"]["prompt_tokens"])
+            point = (run.settings["model"]["name"], run.settings["workload"]["prompt_tokens"])
             if not is_ablated(run):
-                found.setdefault(at, {})[policy_of(run)] = run
-    return found
+                runs.setdefault(point, {})[policy_of(run)] = run
+    return runs
 
 
 def _points(claim: Claim, gains: Gains) -> Iterator[dict[str, Any]]:

@@ -64,7 +64,7 @@ def _point(run: ReportedRun) -> dict[str, Any]:
 
 def _note(points: pd.DataFrame) -> str:
     """'Decoding passes took 0.97 to 1.08 times what the simulation says.'"""
-    low, high = (f"{found:.2f}" for found in (points["ratio"].min(), points["ratio"].max()))
+    low, high = (f"{ratio:.2f}" for ratio in (points["ratio"].min(), points["ratio"].max()))
     span = low if low == high else f"{low} to {high}"
     return f"Decoding passes took {span} times what the simulation says."
 
@@ -85,13 +85,13 @@ def _ratios(place: int, names: list[str]) -> charts.Spec:
     y = charts.number(
         "ratio", title=None, scale={"domainMin": 0.7, "domainMax": 1.3, "clamp": True}
     )
-    one = {
+    row = {
         "data": {"values": [{"ratio": 1}]},
         "mark": {"type": "rule", "color": theme.GREY},
         "encoding": {"y": y, "x": None},
     }
     title = charts.heading("Decoding pass over its prediction", "by the simulation of the schedule")
-    return _cell(place, title, [one], y, names)
+    return _cell(place, title, [row], y, names)
 
 
 def _cell(

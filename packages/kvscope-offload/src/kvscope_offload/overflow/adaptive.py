@@ -52,10 +52,7 @@ class Adaptive(Saving):
         block_bytes: overflow.HostPools,
         found: overflow.HostPools,
     ) -> overflow.HostPools | None:
-        """As many blocks of each pool that the run has; which it has follows from the cost model.
-
-        It has at least one.
-        """
+        """Host pools with the run's number of blocks each; at least one pool."""
         has = overflow.HostPools(bool(found.kv) or not found.inputs, bool(found.inputs))
         together = sum(size for size, there in zip(block_bytes, has, strict=True) if there)
         blocks = overflow.blocks_of(settings, together)
@@ -75,7 +72,7 @@ class Adaptive(Saving):
         return overflow.costs.cost_model().costs(experiment, *self.cost_hardware)
 
     def engine_arguments(self, host_blocks: int) -> dict[str, Any]:
-        """As many blocks of each pool."""
+        """Engine arguments with the run's number of blocks for each pool."""
         arguments = super().engine_arguments(host_blocks)
         settings = arguments["kv_transfer_config"]["kv_connector_extra_config"]
         blocks, activation_blocks = (host_blocks * bool(size) for size in self._pools)
@@ -87,7 +84,7 @@ class Adaptive(Saving):
         return sum(self.pools(experiment))
 
     def pools(self, experiment: Conditions) -> Pools:
-        """The bytes of a block in the pools that it has.
+        """Bytes of a block in each pool of the run.
 
         Memory that has no room for the whole cache in both ways is for one: the one that spares
         more of recomputing a request of half the longest length, of which half is its prompt, by
@@ -104,9 +101,9 @@ class Adaptive(Saving):
         recompute_s = cost.recompute_s(tokens, experiment.engine.max_num_seqs - 1)
 
         def worth(way_s: float, block_bytes: int) -> tuple[float, float]:
-            """Seconds that a way spares of recomputing; where none does, the cheaper one."""
-            held = memory_bytes / (-(-tokens // block_size) * block_bytes)
-            return max(0.0, recompute_s - way_s) * min(1.0, held), -way_s
+            """Seconds that a way spares of recomputing, then its negative cost."""
+            share = memory_bytes / (-(-tokens // block_size) * block_bytes)
+            return max(0.0, recompute_s - way_s) * min(1.0, share), -way_s
 
         kept_s = overflow.costs.rebuild_s(cost, tokens) + cost.write_through_s(
             -(-tokens // 2), tokens
@@ -116,7 +113,7 @@ class Adaptive(Saving):
         return both._replace(activations=0)
 
     def staging_bytes(self, experiment: Conditions) -> int:
-        """That of the ways that it has pools for."""
+        """Staging bytes of the ways that have pools."""
         pools = self.pools(experiment)
         swapped = super().staging_bytes(experiment) if pools.kv else 0
         return swapped + (self.noted_bytes(experiment) if pools.activations else 0)
@@ -146,7 +143,7 @@ class Adaptive(Saving):
         super().check(experiment)
 
     def saves(self, outlook: Outlook) -> bool:
-        """Whether rebuilding at each preemption to come spares more than writing through costs."""
+        """True if rebuilding at each preemption to come spares more than writing through costs."""
         assert self._cost is not None, "prepare() was not called"
         spared_s = 0.0
         for victim in outlook.victims:
@@ -159,18 +156,18 @@ class Adaptive(Saving):
         """The predicted seconds of each action that is possible for a victim."""
         cost, tokens = self._cost, victim.tokens
         assert cost is not None, "prepare() was not called"
-        found = {actions.RECOMPUTE: cost.recompute_s(tokens, victim.beside, victim.together)}
+        seconds = {actions.RECOMPUTE: cost.recompute_s(tokens, victim.beside, victim.together)}
         if victim.room:
-            found[actions.SWAP] = overflow.costs.swap_s(cost, tokens)
+            seconds[actions.SWAP] = overflow.costs.swap_s(cost, tokens)
         if victim.activations:
-            found[ACTIVATION] = overflow.costs.rebuild_s(cost, tokens)
-        return found
+            seconds[ACTIVATION] = overflow.costs.rebuild_s(cost, tokens)
+        return seconds
 
     def expected_s(self, victim: Foreseen) -> dict[actions.Action, float]:
         """Expected seconds per action, with repeated recomputation until the victim goes on."""
-        found = self.seconds(victim)
-        found[actions.RECOMPUTE] *= 1 + victim.again
-        return found
+        seconds = self.seconds(victim)
+        seconds[actions.RECOMPUTE] *= 1 + victim.again
+        return seconds
 
     def predictions_s(self, experiment: Conditions, tokens: int, beside: int) -> dict[str, float]:
         """Seconds of each possible action."""

@@ -145,7 +145,7 @@ class ActivationConnector(connectors.SwapConnector):
         }
 
     def __contains__(self, request_id: str) -> bool:
-        """Whether a preempted request's tokens are kept on the host."""
+        """True if a preempted request's tokens are kept on the host."""
         return request_id in self.pool or request_id in self.activations
 
     def follow(self, policy: overflow.OverflowPolicy, scheduler: KnownScheduler) -> None:
@@ -163,12 +163,12 @@ class ActivationConnector(connectors.SwapConnector):
         )
 
     def _has_activations(self, request_id: str, tokens: int) -> bool:
-        """Whether the activations of a request's first `tokens` tokens are on the host."""
-        held = self.activations.allocation(request_id)
-        return held is not None and held.tokens == tokens
+        """True if the activations of a request's first `tokens` tokens are on the host."""
+        allocation = self.activations.allocation(request_id)
+        return allocation is not None and allocation.tokens == tokens
 
     def _begins_to_save(self, request_id: str) -> bool:
-        """Whether the policy writes the activations of a request that begins through."""
+        """True if the policy writes through the activations of a request that begins."""
         room = self.pool.size * self.block_size
         free = self.activations.free * self.block_size
         return self.policy.saves(self.forecast.outlook(request_id, room, free))
@@ -199,18 +199,22 @@ class ActivationConnector(connectors.SwapConnector):
 
     def loadable(self, request: Any, cached: int) -> int:
         """Tokens in either pool beyond the cached ones."""
-        held = self._to_rebuild(request.request_id)
-        return super().loadable(request, cached) if held is None else max(0, held.tokens - cached)
+        to_rebuild = self._to_rebuild(request.request_id)
+        return (
+            super().loadable(request, cached)
+            if to_rebuild is None
+            else max(0, to_rebuild.tokens - cached)
+        )
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """A request that resumes has its new blocks: order the rebuilding; its activations stay."""
-        held = self._to_rebuild(request.request_id)
-        if held is None or not num_external_tokens:
+        to_rebuild = self._to_rebuild(request.request_id)
+        if to_rebuild is None or not num_external_tokens:
             super().update_state_after_alloc(request, blocks, num_external_tokens)
             return
         begin = self.found.pop(request.request_id, 0)
-        some = slice(begin // self.block_size, len(held.blocks))
-        new, host = tuple(blocks.get_block_ids()[0][some]), held.blocks[some]
+        some = slice(begin // self.block_size, len(to_rebuild.blocks))
+        new, host = tuple(blocks.get_block_ids()[0][some]), to_rebuild.blocks[some]
         self.orders.rebuild.append(
             Rebuild(
                 connectors.external_id(request.request_id), begin, num_external_tokens, new, host
@@ -224,18 +228,18 @@ class ActivationConnector(connectors.SwapConnector):
         for request_id, before in connectors.contexts(scheduler_output):
             tokens = scheduler_output.num_scheduled_tokens[request_id]
             first, last = before // self.block_size, -(-(before + tokens) // self.block_size)
-            held = self.activations.allocation(request_id)
-            if before != (held.tokens if held else 0):
+            allocation = self.activations.allocation(request_id)
+            if before != (allocation.tokens if allocation else 0):
                 # It is not kept: its first tokens were found in the prefix cache.
                 self.activations.release(request_id)
                 continue
             if not before and not self._begins_to_save(request_id):
                 continue
-            held = self.activations.allocate(request_id, before + tokens, last)
-            if held is None:
+            allocation = self.activations.allocate(request_id, before + tokens, last)
+            if allocation is None:
                 self.activations.release(request_id)
                 continue
-            blocks, host = blocks_of(request_id)[0][first:last], held.blocks[first:last]
+            blocks, host = blocks_of(request_id)[0][first:last], allocation.blocks[first:last]
             orders.saves.update(zip(blocks, host, strict=True))
             orders.saved_tokens[request_id] = tokens
             orders.save_runs += stretches(host)
@@ -290,9 +294,9 @@ class ActivationConnector(connectors.SwapConnector):
         orders = self._get_connector_metadata()
         blocks = np.fromiter(orders.saves, np.int64, len(orders.saves))
         self.host_rows[blocks] = np.fromiter(orders.saves.values(), np.int64, len(orders.saves))
-        held = self.host_rows[self.slots // self.block_size]
-        (rows,) = ((self.slots >= 0) & (held >= 0)).nonzero()
-        to = held[rows] * self.block_size + self.slots[rows] % self.block_size
+        host_row = self.host_rows[self.slots // self.block_size]
+        (rows,) = ((self.slots >= 0) & (host_row >= 0)).nonzero()
+        to = host_row[rows] * self.block_size + self.slots[rows] % self.block_size
         self.host_rows[blocks] = -1
         start_ns = self.platform.clock.now_ns()
         seconds = self._save(rows, to)
@@ -328,7 +332,7 @@ class ActivationConnector(connectors.SwapConnector):
     def _save_behind(
         self, rows: npt.NDArray[np.int64], to: npt.NDArray[np.int64]
     ) -> Callable[[], float]:
-        """On a GPU: large copies on a stream of their own, behind the next pass, timed there."""
+        """Save on a GPU: large copies on a separate stream, behind the next pass, timed there."""
         tokens, saving = self._tokens(), self.saving
         pool = self.kept.view(-1, tokens.shape[1])
 
@@ -427,5 +431,5 @@ def runs(rows: npt.NDArray[np.int64], to: npt.NDArray[np.int64]) -> Iterator[tup
 
 
 def stretches(blocks: connectors.Blocks) -> int:
-    """How many stretches of neighbouring blocks there are."""
+    """Number of stretches of neighbouring blocks."""
     return bool(blocks) + sum(after != before + 1 for before, after in pairwise(blocks))

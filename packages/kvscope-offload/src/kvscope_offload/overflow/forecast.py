@@ -30,7 +30,7 @@ class KnownScheduler(Protocol):
         """Blocks that requests can use."""
 
     def swapped_out(self, request: Any) -> bool:
-        """Whether a preempted request's tokens are kept in the host pool."""
+        """True if a preempted request's tokens are kept in the host pool."""
 
 
 class Forecast:
@@ -42,9 +42,13 @@ class Forecast:
     def victim(self, request: overflow.KnownRequest) -> Foreseen:
         """A request that is preempted, with the requests that run with it and resume with it."""
         scheduler, victim = self._scheduler, Foreseen.of(request)
-        beside = [one for one in scheduler.all_running if one is not request]
-        ahead = [growth_of(one) for one in beside]
-        queue = (one.num_tokens for one in scheduler.waiting if not scheduler.swapped_out(one))
+        beside = [running for running in scheduler.all_running if running is not request]
+        ahead = [growth_of(running) for running in beside]
+        queue = (
+            waiting.num_tokens
+            for waiting in scheduler.waiting
+            if not scheduler.swapped_out(waiting)
+        )
         return replace(
             victim,
             beside=len(beside),
@@ -66,22 +70,24 @@ class Forecast:
         `activation_tokens`. Called while the pass is scheduled, when the request runs already.
         """
         scheduler = self._scheduler
-        before = takewhile(lambda one: one.request_id != request_id, scheduler.all_running)
-        ahead = [growth_of(one) for one in before]
+        before = takewhile(lambda running: running.request_id != request_id, scheduler.all_running)
+        ahead = [growth_of(running) for running in before]
         request, size = scheduler.requests[request_id], scheduler.block_size
-        own = growth_of(request)
+        growth = growth_of(request)
         victims = (
             replace(
                 Foreseen.of(request),
                 tokens=tokens,
                 beside=len(ahead),
-                again=self._preempted_again([one.after(passes) for one in ahead], tokens),
+                again=self._preempted_again(
+                    [growth_ahead.after(passes) for growth_ahead in ahead], tokens
+                ),
                 room=tokens <= kv_tokens,
                 activations=tokens <= activation_tokens,
             )
-            for tokens, passes in preemptions(ahead, own, size, self._blocks)
+            for tokens, passes in preemptions(ahead, growth, size, self._blocks)
         )
-        return Outlook(own, tuple(victims))
+        return Outlook(growth, tuple(victims))
 
     @property
     def _blocks(self) -> int:
@@ -89,7 +95,7 @@ class Forecast:
         return self._scheduler.kv_blocks_total - self._scheduler.kept_free
 
     def _preempted_again(self, ahead: Sequence[Growth], tokens: int) -> int:
-        """How often a victim is preempted at once if it is recomputed: never by today's rules."""
+        """Number of immediate further preemptions of a recomputed victim: 0 by today's rules."""
         scheduler = self._scheduler
         if not scheduler.kept_free:
             return 0

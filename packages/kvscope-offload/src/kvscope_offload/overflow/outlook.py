@@ -1,4 +1,4 @@
-"""When a request that begins will be preempted, if it and those before it generate all they may.
+"""Preemptions of a request that begins, if it and those before it generate all they may.
 
 vLLM preempts the running request that came last. So a request is preempted once it and those that
 run before it need more blocks than there are, whatever comes behind them, and it resumes once
@@ -38,7 +38,7 @@ def preemptions(
         return int((-(-(tokens + pass_) // block_size) * (ends >= pass_)).sum())
 
     lasts = np.unique(ends).tolist()
-    found: list[Preemption] = []
+    foreseen: list[Preemption] = []
     now, have = 0, own.tokens
     while True:
 
@@ -51,33 +51,37 @@ def preemptions(
         parts = (range(before + 1, stop + 1) for before, stop in pairwise(stops))
         part = next((part for part in parts if overflows(part[-1])), None)
         if part is None:
-            return tuple(found)
-        at = part[bisect_left(part, True, key=overflows)]
-        have += at - now
-        found.append(Preemption(have - 1, at))
-        held = -(-have // block_size)
-        resumes = (stop + 1 for stop in lasts if stop >= at)
-        now = next((pass_ for pass_ in resumes if needed(pass_) + held <= blocks), at)
-        if now == at:
-            return tuple(found)  # it alone is too large
+            return tuple(foreseen)
+        passes = part[bisect_left(part, True, key=overflows)]
+        have += passes - now
+        foreseen.append(Preemption(have - 1, passes))
+        blocks_held = -(-have // block_size)
+        resumes = (stop + 1 for stop in lasts if stop >= passes)
+        now = next((pass_ for pass_ in resumes if needed(pass_) + blocks_held <= blocks), passes)
+        if now == passes:
+            return tuple(foreseen)  # it alone is too large
 
 
 def preempted_again(
     ahead: Sequence[Growth], tokens: int, block_size: int, blocks: int, watermark: int
 ) -> int:
-    """How often a victim of so many tokens is preempted again in the pass after it has resumed.
+    """Number of further preemptions of a victim of so many tokens in the pass after it resumes.
 
     vLLM 0.4.2 lets requests go on only while a block is free, but lets one that is recomputed
     resume into the last one if there is no watermark. Every second pass is then for nothing
     until those `ahead` need another block, or one of them ends.
     """
     for again in count():
-        resumes, own = 1 + 2 * again, -(-(tokens + 1 + again) // block_size)
+        resumes, own_blocks = 1 + 2 * again, -(-(tokens + 1 + again) // block_size)
         used, later = (
-            sum(-(-(one.tokens + passes) // block_size) for one in ahead if one.after(passes).runs)
+            sum(
+                -(-(growth.tokens + passes) // block_size)
+                for growth in ahead
+                if growth.after(passes).runs
+            )
             for passes in (resumes, resumes + 1)
         )
-        if used + own + watermark > blocks or later + own < blocks:
+        if used + own_blocks + watermark > blocks or later + own_blocks < blocks:
             return again
     raise AssertionError
 
@@ -90,7 +94,7 @@ def resuming_together(
     most_tokens: int,
     most_requests: int,
 ) -> int:
-    """How many requests resume or begin in one pass, once the next of those `ahead` has ended.
+    """Number of requests that resume or begin in one pass, after one of those `ahead` has ended.
 
     `queue` has the tokens of those that wait, a victim first. Those that run before it wait, too,
     if the cache has no room for them until then. A pass computes at most `most_tokens` tokens, and
@@ -100,9 +104,9 @@ def resuming_together(
         return 1
     tokens, most = np.array(ahead, np.int64).reshape(-1, 2).T
     end = (most - tokens).min()
-    held = -(-(tokens + end) // block_size)
-    running = int(np.searchsorted(held.cumsum(), blocks, side="right"))
-    stays = held[:running][(most - tokens)[:running] > end]
+    own_blocks = -(-(tokens + end) // block_size)
+    running = int(np.searchsorted(own_blocks.cumsum(), blocks, side="right"))
+    stays = own_blocks[:running][(most - tokens)[:running] > end]
     waiting = np.concatenate([tokens[running:] + end, np.array(queue, np.int64)])
     fits = (-(-waiting // block_size)).cumsum() <= blocks - stays.sum()
     fits &= waiting.cumsum() <= most_tokens

@@ -30,7 +30,7 @@ class Saving(overflow.Swap):
         return NOTED * tokens * Model.of(experiment).activation_bytes_per_token
 
     def saves(self, outlook: Outlook) -> bool:
-        """Whether the activations of a request that begins are written through, if there is a pool.
+        """True if there is a pool: activations of a request that begins are written through.
 
         A request begins again if it is recomputed.
         """

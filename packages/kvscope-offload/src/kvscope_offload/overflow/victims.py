@@ -8,7 +8,7 @@ from kvscope.api.policies import overflow
 
 @dataclass(frozen=True)
 class Foreseen(overflow.Victim):
-    """A running request that may be preempted, with what is expected then."""
+    """Running request that may be preempted, with its expected state then."""
 
     beside: int = 0  # requests that run with it
     together: int = 1  # requests that are expected to resume or begin in the pass that resumes it
@@ -28,7 +28,7 @@ class Growth(NamedTuple):
 
     @property
     def runs(self) -> bool:
-        """Whether it has not ended."""
+        """True if the request has not ended."""
         return self.tokens <= self.most
 
 

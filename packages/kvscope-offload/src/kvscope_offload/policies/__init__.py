@@ -1,4 +1,4 @@
-"""Offload policies: what is kept where, and how it is moved. One policy a file."""
+"""Offload policies: placement and movement of data. One policy a file."""
 
 from kvscope_offload.policies.act_only import ActOnly
 from kvscope_offload.policies.flexgen import FlexGen

@@ -27,16 +27,16 @@ class Hybrid(OffloadPolicy):
 
     @property
     def schedule(self) -> Style:
-        """The schedule, without what is ablated."""
+        """Schedule without its ablated parts."""
         return Style(self.buffers, self.spread_weights)
 
     @property
     def formation(self) -> bool:
-        """Whether mini-batches are formed by size: unless that is ablated."""
+        """True if mini-batches are formed by size, unless that is ablated."""
         return self.balanced
 
     def split(self, cost: CostModel, demand: Demand, trial: Trial) -> Split:
-        """The given share, or the best one."""
+        """Given share, or the best one."""
         if self.share is not None:
             return Split(activation=self.share)
         return in_whole_blocks(best(cost, demand), cost, trial)

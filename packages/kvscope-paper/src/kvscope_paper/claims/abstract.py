@@ -57,10 +57,10 @@ def evictions(values: Values) -> Finding | None:
 def lowest(values: Values) -> Finding | None:
     lowest = []
     for policy in POLICIES:
-        own = values.of("abstract 3b", **policy)
-        if len(own) < len(MEMORY):
+        comparisons = values.of("abstract 3b", **policy)
+        if len(comparisons) < len(MEMORY):
             return None
-        lowest.append(MEMORY[min(own, key=lambda one: one.as_timed).point.x])
+        lowest.append(MEMORY[min(comparisons, key=lambda comparison: comparison.as_timed).point.x])
     return by_count(
         [set(lowest) <= {30, 50}, 30 in lowest],
         f"Recomputation costs least with {lowest[0]} %, swap with {lowest[1]} %.",

@@ -74,7 +74,7 @@ def all_recorded(run: ReportedRun, events: traced.Events) -> Finding | None:
 
 
 def mostly_prefill(values: Values) -> Finding | None:
-    tokens = {int(one.point.x): one.as_timed for one in values.of("6a")}
+    tokens = {int(comparison.point.x): comparison.as_timed for comparison in values.of("6a")}
     if 0 not in tokens or len(tokens) < 2:
         return None
     share = tokens[0] / sum(tokens.values())
@@ -100,8 +100,8 @@ def writes_together(run: ReportedRun, events: traced.Events) -> Finding | None:
 
 @_of_trace
 def mostly_idle(run: ReportedRun, events: traced.Events) -> Finding | None:
-    found = _frame(events, np.ones(len(events), bool)).groupby("step")
-    busy_s = (found["end_ns"].max() - found["start_ns"].min()) / 1e9
+    passes_ = _frame(events, np.ones(len(events), bool)).groupby("step")
+    busy_s = (passes_["end_ns"].max() - passes_["start_ns"].min()) / 1e9
     passes_s = run.steps(run.repeats[0]).set_index("step")["duration_s"]
     shares = (busy_s / passes_s).dropna()
     if shares.empty:
@@ -127,18 +127,20 @@ def no_reads_in_prefill(run: ReportedRun, events: traced.Events) -> Finding | No
 @_of_trace
 @_measured
 def rising_blocks(run: ReportedRun, events: traced.Events) -> Finding | None:
-    """In each decode pass, by the order in which the reads of K of a request and head begin.
+    """Order of K reads of a request and head in each decode pass, by their start.
 
     The claim has two parts: ids rise, and the order never goes back.
     """
     decode = (events.kind == kv_events.K_READ) & (events.step > events.step.min())
     order = ["start_ns", "block_position"]
     reads = _frame(events, decode).sort_values(order).groupby(["step", "request", "kv_head"])
-    several = [own for _, own in reads if len(own) > 1]
+    several = [of_request for _, of_request in reads if len(of_request) > 1]
     if not several:
         return None
-    by_id = [bool(own["block"].is_monotonic_increasing) for own in several]
-    by_position = [bool(own["block_position"].is_monotonic_increasing) for own in several]
+    by_id = [bool(of_request["block"].is_monotonic_increasing) for of_request in several]
+    by_position = [
+        bool(of_request["block_position"].is_monotonic_increasing) for of_request in several
+    ]
     return by_count(
         [all(by_id), all(by_position)],
         f"In {sum(by_id):,} of {len(by_id):,} cases of a pass, request and head the ids of blocks "
@@ -150,8 +152,10 @@ def rising_blocks(run: ReportedRun, events: traced.Events) -> Finding | None:
 @_measured
 def k_before_v(run: ReportedRun, events: traced.Events) -> Finding | None:
     decode = events.reads & (events.step > events.step.min())
-    found = _frame(events, decode).groupby(["step", "request", "kv_head", "kind"])["start_ns"].min()
-    starts = found.unstack("kind")
+    first_ns = (
+        _frame(events, decode).groupby(["step", "request", "kv_head", "kind"])["start_ns"].min()
+    )
+    starts = first_ns.unstack("kind")
     if not {kv_events.K_READ, kv_events.V_READ} <= set(starts.columns):
         return None
     return by_count(
@@ -164,8 +168,8 @@ def k_before_v(run: ReportedRun, events: traced.Events) -> Finding | None:
 @_measured
 def requests_together(run: ReportedRun, events: traced.Events) -> Finding | None:
     decode = events.reads & (events.step > events.step.min())
-    found = _frame(events, decode).groupby(["step", "request"])
-    spans = pd.DataFrame({"start": found["start_ns"].min(), "end": found["end_ns"].max()})
+    of_request = _frame(events, decode).groupby(["step", "request"])
+    spans = pd.DataFrame({"start": of_request["start_ns"].min(), "end": of_request["end_ns"].max()})
     passes = spans.groupby("step")
     together = passes["start"].max() < passes["end"].min()
     return by_count(list(together), "In {} passes, reads of all requests overlap.")
@@ -174,7 +178,7 @@ def requests_together(run: ReportedRun, events: traced.Events) -> Finding | None
 @_of_trace
 @_measured
 def reads_apart(run: ReportedRun, events: traced.Events) -> Finding | None:
-    """Whether reads of K of a request begin further apart than its writes in the prefill do."""
+    """Finding on whether reads of K of a request begin further apart than its prefill writes."""
     first = events.step == events.step.min()
     writes = _spread_ns(_frame(events, (events.kind == kv_events.K_WRITE) & first))
     reads = _spread_ns(_frame(events, (events.kind == kv_events.K_READ) & ~first))
@@ -189,13 +193,13 @@ def reads_apart(run: ReportedRun, events: traced.Events) -> Finding | None:
 
 
 def _spread_ns(accesses: pd.DataFrame) -> "pd.Series[float]":
-    """How far apart the accesses of a pass, request and head begin."""
+    """Time between the first and last start of accesses of a pass, request and head."""
     starts = accesses.groupby(["step", "request", "kv_head"])["start_ns"]
     return starts.max() - starts.min()
 
 
 def block_bytes(values: Values, figure: str) -> Finding | None:
-    """Whether K or V of a layer's block has 128 KB, and a block of all layers 8 MB."""
+    """Finding on K or V of a layer's block of 128 KB, and a block of all layers of 8 MB."""
     runs = values.runs(figure)
     if not runs:
         return None

@@ -36,15 +36,15 @@ POLICIES_OF_5: dict[str, dict[str, Any]] = {
 }
 
 
-def _tokens(one: Comparison) -> int:
+def _tokens(comparison: Comparison) -> int:
     """Tokens of a pass of Figure 3a: each request's prompt and the token that it gives."""
-    return int(one.point.x) * (int(one.point.settings["workload.prompt_tokens"]) + 1)
+    return int(comparison.point.x) * (int(comparison.point.settings["workload.prompt_tokens"]) + 1)
 
 
 def _of_window(values: Values, model: str, share: float) -> Iterator[float]:
     """Throughput with that share of the window over that with all of it, for each prompt length."""
-    for own in values.series("3a", REQUESTS, model__name=model):
-        rates = {_tokens(one): one.as_timed for one in own}
+    for group in values.series("3a", REQUESTS, model__name=model):
+        rates = {_tokens(comparison): comparison.as_timed for comparison in group}
         part, whole = int(WINDOWS[model] * share), WINDOWS[model]
         if part in rates and whole in rates:
             yield rates[part] / rates[whole]
@@ -52,18 +52,24 @@ def _of_window(values: Values, model: str, share: float) -> Iterator[float]:
 
 def full_is_fastest(values: Values) -> Finding | None:
     right = []
-    for own in values.series("3a", REQUESTS, model__name=YARN):
-        if len(own) > 1 and _tokens(own[-1]) == WINDOWS[YARN]:
-            right.append(own[-1].as_timed == max(one.as_timed for one in own))
+    for group in values.series("3a", REQUESTS, model__name=YARN):
+        if len(group) > 1 and _tokens(group[-1]) == WINDOWS[YARN]:
+            right.append(group[-1].as_timed == max(comparison.as_timed for comparison in group))
     return by_count(right, "So it is for {} lengths of prompts.")
 
 
 def ways_to_fill(values: Values) -> Finding | None:
-    full = [one for one in values.of("3a", model__name=YARN) if _tokens(one) == WINDOWS[YARN]]
+    full = [
+        comparison
+        for comparison in values.of("3a", model__name=YARN)
+        if _tokens(comparison) == WINDOWS[YARN]
+    ]
     if len(full) < 2:
         return None
-    slowest, fastest = (pick(full, key=lambda one: one.as_timed) for pick in (min, max))
-    near = [within(1 - one.as_timed / fastest.as_timed, LITTLE) for one in full]
+    slowest, fastest = (
+        pick(full, key=lambda comparison: comparison.as_timed) for pick in (min, max)
+    )
+    near = [within(1 - comparison.as_timed / fastest.as_timed, LITTLE) for comparison in full]
     return by_count(
         near,
         f"{{}} ways to fill it are within {wording.percent(LITTLE)} of the fastest; the slowest "
@@ -85,13 +91,13 @@ def half_full(values: Values) -> Finding | None:
 
 
 def tokens_decide(values: Values) -> Finding | None:
-    """By rank correlation, over both orders of the prompts."""
-    own = [one for one in values.of("3b", PREFILL_RATE) if one.run]
-    if len(own) < 3:
+    """Finding by rank correlation, over both orders of the prompts."""
+    group = [comparison for comparison in values.of("3b", PREFILL_RATE) if comparison.run]
+    if len(group) < 3:
         return None
-    rates = [one.as_timed for one in own]
-    by_tokens = _rank_correlation([_prompt_tokens(one) for one in own], rates)
-    by_requests = _rank_correlation([float(one.point.x) for one in own], rates)
+    rates = [comparison.as_timed for comparison in group]
+    by_tokens = _rank_correlation([_prompt_tokens(comparison) for comparison in group], rates)
+    by_requests = _rank_correlation([float(comparison.point.x) for comparison in group], rates)
     return Finding(
         HOLDS if by_tokens > by_requests else FAILS,
         f"Rank correlation of throughput with tokens {by_tokens:.2f}, with requests "
@@ -99,25 +105,33 @@ def tokens_decide(values: Values) -> Finding | None:
     )
 
 
-def _rank_correlation(one: list[float], other: list[float]) -> float:
+def _rank_correlation(first: list[float], second: list[float]) -> float:
 
-    return float(pd.Series(one).rank().corr(pd.Series(other).rank()))
+    return float(pd.Series(first).rank().corr(pd.Series(second).rank()))
 
 
-def _prompt_tokens(one: Comparison) -> float:
+def _prompt_tokens(comparison: Comparison) -> float:
     """Prompt tokens of an experiment; 0 without its run."""
-    return 0.0 if one.run is None else float(one.run.records.requests["prompt_tokens"].sum())
+    return (
+        0.0
+        if comparison.run is None
+        else float(comparison.run.records.requests["prompt_tokens"].sum())
+    )
 
 
 def quarter_window(values: Values) -> Finding | None:
     quarter = WINDOWS[YARN] / 4
     shares = []
     for path in ORDERS:
-        own = [one for one in values.of("3b", PREFILL_RATE, workload__path=path) if one.run]
-        own.sort(key=_prompt_tokens)
-        short = [one for one in own if _prompt_tokens(one) <= quarter]
-        if short and _prompt_tokens(own[-1]) > quarter:
-            shares.append(short[-1].as_timed / max(one.as_timed for one in own))
+        group = [
+            comparison
+            for comparison in values.of("3b", PREFILL_RATE, workload__path=path)
+            if comparison.run
+        ]
+        group.sort(key=_prompt_tokens)
+        short = [comparison for comparison in group if _prompt_tokens(comparison) <= quarter]
+        if short and _prompt_tokens(group[-1]) > quarter:
+            shares.append(short[-1].as_timed / max(comparison.as_timed for comparison in group))
     if not shares:
         return None
     enough = [share >= 0.75 for share in shares]
@@ -128,8 +142,8 @@ def other_models(values: Values) -> Finding | None:
     shares = {model: list(_of_window(values, model, 1 / 4)) for model in (OPT, LLAMA)}
     if not all(shares.values()):
         return None
-    enough = [median(own) >= 0.75 for own in shares.values()]
-    words = (f"{span(own)} with {SHORT[model]}" for model, own in shares.items())
+    enough = [median(group) >= 0.75 for group in shares.values()]
+    words = (f"{span(group)} with {SHORT[model]}" for model, group in shares.items())
     return by_count(
         enough,
         f"Prompts of one length, in a quarter of the window, reach {' and '.join(words)}.",
@@ -137,8 +151,8 @@ def other_models(values: Values) -> Finding | None:
 
 
 def decode_growth(values: Values) -> Finding | None:
-    series = [own for own in values.series("3c", REQUESTS) if len(own) > 2]
-    first, last = ([own[i + 1].as_timed / own[i].as_timed for own in series] for i in (0, -2))
+    series = [group for group in values.series("3c", REQUESTS) if len(group) > 2]
+    first, last = ([group[i + 1].as_timed / group[i].as_timed for group in series] for i in (0, -2))
     if not series:
         return None
     return by_count(
@@ -152,8 +166,12 @@ def _times(ratios: list[float]) -> str:
 
 
 def _peaks(values: Values, figure: str) -> dict[str, Comparison]:
-    found = {model: values.of(figure, model__name=model) for model in SHORT}
-    return {model: max(own, key=lambda one: one.as_timed) for model, own in found.items() if own}
+    by_model = {model: values.of(figure, model__name=model) for model in SHORT}
+    return {
+        model: max(group, key=lambda comparison: comparison.as_timed)
+        for model, group in by_model.items()
+        if group
+    }
 
 
 def decode_peak(values: Values) -> Finding | None:
@@ -212,10 +230,10 @@ def one_chunk(values: Values) -> Finding | None:
 
 def context_window(values: Values) -> Finding | None:
     series = values.series("4b", "engine.max_model_len", metric=RATE, **MIX)
-    rates = [[one.as_timed for one in own] for own in series if len(own) > 1]
+    rates = [[comparison.as_timed for comparison in group] for group in series if len(group) > 1]
     if not rates:
         return None
-    spreads = [max(own) / min(own) - 1 for own in rates]
+    spreads = [max(group) / min(group) - 1 for group in rates]
     return by_count(
         [within(spread, LITTLE) for spread in spreads],
         f"For {{}} ways of batching, windows differ by less than {wording.percent(LITTLE)}; by "
@@ -226,12 +244,13 @@ def context_window(values: Values) -> Finding | None:
 def _losses(values: Values, **batching: Any) -> dict[tuple[int, int], float]:
     """Share of throughput that a batching loses against prefill first, by window (and chunk)."""
     plain = values.of("4b", RATE, batching__name="prefill_first", **MIX)
-    base = {one.point.x: one.as_timed for one in plain}
-    found = values.of("4b", RATE, **batching, **MIX)
+    base = {comparison.point.x: comparison.as_timed for comparison in plain}
+    batched = values.of("4b", RATE, **batching, **MIX)
     return {
-        (one.point.x, one.point.settings.get(CHUNK, 0)): 1 - one.as_timed / base[one.point.x]
-        for one in found
-        if one.point.x in base
+        (comparison.point.x, comparison.point.settings.get(CHUNK, 0)): 1
+        - comparison.as_timed / base[comparison.point.x]
+        for comparison in batched
+        if comparison.point.x in base
     }
 
 
@@ -272,12 +291,14 @@ def kernel_or_passes(values: Values) -> Finding | None:
 
 
 def _of_models(values: Values, **batching: Any) -> dict[str, float]:
-    return {one.point.x: one.as_timed for one in values.of("4c", RATE, **batching)}
+    return {
+        comparison.point.x: comparison.as_timed for comparison in values.of("4c", RATE, **batching)
+    }
 
 
 def opt_slower(values: Values) -> Finding | None:
     rates = [_of_models(values, batching__name=name) for name in ("prefill_first", "mixed")]
-    ratios = [own[YARN] / own[OPT] for own in rates if {YARN, OPT} <= own.keys()]
+    ratios = [group[YARN] / group[OPT] for group in rates if {YARN, OPT} <= group.keys()]
     if not ratios:
         return None
     words = " and ".join(f"{ratio:.2f}" for ratio in ratios)
@@ -288,7 +309,7 @@ def opt_slower(values: Values) -> Finding | None:
 
 
 def hurts_fast_passes(values: Values) -> Finding | None:
-    """Whether the model with the faster passes loses more by chunks of 512 tokens."""
+    """Finding on whether the model with faster passes loses more by chunks of 512 tokens."""
     plain = _of_models(values, batching__name="prefill_first")
     chunked = _of_models(values, batching__chunk_tokens=512)
     losses = {model: 1 - chunked[model] / plain[model] for model in plain if model in chunked}
@@ -303,24 +324,24 @@ def hurts_fast_passes(values: Values) -> Finding | None:
 
 def models_in_chunks(values: Values) -> Finding | None:
     rates = [
-        own
+        group
         for chunk in (512, 1024, 2048)
-        if len(own := _of_models(values, batching__chunk_tokens=chunk)) == len(SHORT)
+        if len(group := _of_models(values, batching__chunk_tokens=chunk)) == len(SHORT)
     ]
     if not rates:
         return None
-    spreads = [1 - min(own.values()) / max(own.values()) for own in rates]
+    spreads = [1 - min(group.values()) / max(group.values()) for group in rates]
     words = ", ".join(
-        f"{SHORT[model]} {min(own[model] for own in rates):,.0f} to "
-        f"{max(own[model] for own in rates):,.0f}"
+        f"{SHORT[model]} {min(group[model] for group in rates):,.0f} to "
+        f"{max(group[model] for group in rates):,.0f}"
         for model in (OPT, LLAMA, YARN)
     )
     return by_count([within(spread, LITTLE) for spread in spreads], f"{words} tokens/s.")
 
 
 def _passes_of_5(values: Values, **batching: Any) -> list[float]:
-    own = sorted(values.of("5", **batching), key=lambda one: int(one.point.x))
-    return [one.as_timed for one in own]
+    group = sorted(values.of("5", **batching), key=lambda comparison: int(comparison.point.x))
+    return [comparison.as_timed for comparison in group]
 
 
 def full_at_first(values: Values) -> Finding | None:
@@ -330,22 +351,25 @@ def full_at_first(values: Values) -> Finding | None:
     }
     if not all(shares.values()):
         return None
-    words = ", ".join(f"{span(own)} ({name})" for name, own in shares.items())
+    words = ", ".join(f"{span(group)} ({name})" for name, group in shares.items())
     return by_count(
-        [min(own) >= 1 - LITTLE / 2 for own in shares.values()],
+        [min(group) >= 1 - LITTLE / 2 for group in shares.values()],
         f"Of the first three passes' windows are filled: {words}.",
     )
 
 
 def drops_later(values: Values) -> Finding | None:
     series: dict[tuple[Any, Any], list[Comparison]] = {}
-    for one in values.of("5"):
-        key = one.point.settings.get("batching.name"), one.point.settings.get(CHUNK, 0)
-        series.setdefault(key, []).append(one)
+    for comparison in values.of("5"):
+        key = (
+            comparison.point.settings.get("batching.name"),
+            comparison.point.settings.get(CHUNK, 0),
+        )
+        series.setdefault(key, []).append(comparison)
     last = []
-    for own in series.values():
-        own.sort(key=lambda one: int(one.point.x))
-        last.append(own[-1].as_timed / own[0].as_timed)
+    for group in series.values():
+        group.sort(key=lambda comparison: int(comparison.point.x))
+        last.append(group[-1].as_timed / group[0].as_timed)
     if not last:
         return None
     return by_count(

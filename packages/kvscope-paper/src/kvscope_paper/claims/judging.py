@@ -67,12 +67,12 @@ def by_count(right: Sequence[bool], evidence: str) -> Finding | None:
 
 
 def undecided(values: Values, figure: str, because: str) -> Finding | None:
-    """Experiments that have the figure's values decide no more than the published ones."""
+    """Finding that experiments with the figure's values decide no more than the published ones."""
     return Finding(UNKNOWN, because) if values.of(figure) else None
 
 
 def within(share: float, limit: float) -> bool:
-    """Whether a share is within a limit; it is judged as it is, and rounded where it is shown."""
+    """True if a share is within a limit, unrounded; it is rounded where it is shown."""
     return abs(share) <= limit
 
 

@@ -37,7 +37,7 @@ def against_recompute(saved: float) -> str:
 
 
 def resumptions(values: Values) -> Finding | None:
-    """Whether resumptions are prefills under recomputation, and only there."""
+    """Finding on whether resumptions are prefills under recomputation, and only there."""
     prefills = {}
     for policy in (RECOMPUTE, SWAP):
         runs = values.runs("11b", overflow__name=policy)
@@ -55,8 +55,8 @@ def resumptions(values: Values) -> Finding | None:
 
 
 def recompute_by_block_size(values: Values, figure: str) -> Finding | None:
-    """Whether the block size has little effect on recomputation."""
-    costs = [one.as_timed for one in values.of(figure, overflow__name=RECOMPUTE)]
+    """Finding on whether the block size has little effect on recomputation."""
+    costs = [comparison.as_timed for comparison in values.of(figure, overflow__name=RECOMPUTE)]
     if len(costs) < 2:
         return None
     spread = max(costs) / min(costs) - 1
@@ -67,16 +67,16 @@ def recompute_by_block_size(values: Values, figure: str) -> Finding | None:
 
 
 def swap_by_block_size(values: Values, figure: str) -> Finding | None:
-    """Whether every kind of swap costs more with every smaller block."""
+    """Finding on whether every kind of swap costs more with every smaller block."""
     series = values.series(figure, BLOCK_SIZE, overflow__name=SWAP)
-    series = [own for own in series if len(own) > 1]
+    series = [group for group in series if len(group) > 1]
     steps = values.steps(figure, BLOCK_SIZE, overflow__name=SWAP)
     words = quantities.join_words(
         [
-            f"{own[0].point.x} cost {own[0].as_timed / own[-1].as_timed:.1f} times those of "
-            f"{own[-1].point.x} tokens "
-            f"({own[0].point.settings['overflow.host_memory']})"
-            for own in series
+            f"{group[0].point.x} cost {group[0].as_timed / group[-1].as_timed:.1f} times those of "
+            f"{group[-1].point.x} tokens "
+            f"({group[0].point.settings['overflow.host_memory']})"
+            for group in series
         ]
         or [""]
     )
@@ -87,11 +87,14 @@ def swap_by_block_size(values: Values, figure: str) -> Finding | None:
 
 
 def pageable(values: Values) -> Finding | None:
-    recompute = {one.point.x: one.as_timed for one in values.of("8a", overflow__name=RECOMPUTE)}
+    recompute = {
+        comparison.point.x: comparison.as_timed
+        for comparison in values.of("8a", overflow__name=RECOMPUTE)
+    }
     ratios = [
-        one.as_timed / recompute[one.point.x]
-        for one in values.of("8a", overflow__name=SWAP, overflow__host_memory="pageable")
-        if one.point.x in recompute
+        comparison.as_timed / recompute[comparison.point.x]
+        for comparison in values.of("8a", overflow__name=SWAP, overflow__host_memory="pageable")
+        if comparison.point.x in recompute
     ]
     if not ratios:
         return None
@@ -102,7 +105,7 @@ def pageable(values: Values) -> Finding | None:
 
 
 def from_block_size(values: Values, figure: str, size: int) -> Finding | None:
-    """Whether pinned swap is cheaper than recomputation with blocks of `size` tokens or more."""
+    """Finding on whether pinned swap is cheaper than recomputation from a block size on."""
     edges = {pair[0].point.x: edge(pair) for pair in values.pairs(figure)}
     if size not in edges:
         return None
@@ -118,19 +121,19 @@ def from_block_size(values: Values, figure: str, size: int) -> Finding | None:
 def rises(
     values: Values, figure: str, along: Sequence[str], what: str, falls: bool = False
 ) -> Finding | None:
-    """Whether the overhead rises (or falls) from each setting to the next, for both policies."""
+    """Finding on an overhead that rises (or falls) with each setting, for both policies."""
     steps = [pair for policy in POLICIES for pair in values.steps(figure, *along, **policy)]
     right = [(b.as_timed < a.as_timed) == falls for a, b in steps if a.as_timed != b.as_timed]
     return by_count(right, f"So it is in {{}} steps {what}.")
 
 
 def growing_edge(values: Values) -> Finding | None:
-    """Whether the edge grows with the evicted tokens, and is almost 20 % in the two last cases."""
-    found = {pair[0].point.x: edge(pair) for pair in values.pairs("8b")}
-    if len(found) < len(EVICTED):
+    """Finding on an edge that grows with evicted tokens, to almost 20 % in the last two cases."""
+    by_blocks = {pair[0].point.x: edge(pair) for pair in values.pairs("8b")}
+    if len(by_blocks) < len(EVICTED):
         return None
-    edges = [found[blocks] for blocks in EVICTED]
-    words = ", ".join(f"{against_recompute(found[x])} ({EVICTED[x]})" for x in EVICTED)
+    edges = [by_blocks[blocks] for blocks in EVICTED]
+    words = ", ".join(f"{against_recompute(by_blocks[x])} ({EVICTED[x]})" for x in EVICTED)
     right = [edges == sorted(edges), *(saved >= ALMOST_20 for saved in edges[-2:])]
     return by_count(right, f"Swap costs {words}.")
 
@@ -186,8 +189,8 @@ def scarce_and_ample(values: Values) -> Finding | None:
 
 
 def _by_model(values: Values) -> dict[str, tuple[Comparison, Comparison]]:
-    found = {pair[0].point.x: pair for pair in values.pairs("10b")}
-    return found if found.keys() >= SHORT.keys() else {}
+    pairs = {pair[0].point.x: pair for pair in values.pairs("10b")}
+    return pairs if pairs.keys() >= SHORT.keys() else {}
 
 
 def most_and_least(values: Values) -> Finding | None:
@@ -209,7 +212,7 @@ def most_and_least(values: Values) -> Finding | None:
 
 
 def most_evictions(values: Values) -> Finding | None:
-    """By evictions under recomputation."""
+    """Finding by evictions under recomputation."""
     runs = {model: pair[0].run for model, pair in _by_model(values).items()}
     counts = {model: run.number("preemptions").value for model, run in runs.items() if run}
     if len(counts) < len(SHORT):
@@ -234,15 +237,15 @@ def edge_of_opt(values: Values) -> Finding | None:
 
 
 def for_most(values: Values) -> Finding | None:
-    """By majority of the experiments of each figure, beside what became of their makespans."""
+    """Finding by majority of the experiments of each figure, beside their makespans."""
     wins = {figure: [edge(pair) > 0 for pair in values.pairs(figure)] for figure in ("8b", "9")}
     if not all(wins.values()):
         return None
     words = quantities.join_words(
-        [f"{sum(own)} of {len(own)} (Figure {figure})" for figure, own in wins.items()]
+        [f"{sum(group)} of {len(group)} (Figure {figure})" for figure, group in wins.items()]
     )
     return by_count(
-        [sum(own) > len(own) / 2 for own in wins.values()],
+        [sum(group) > len(group) / 2 for group in wins.values()],
         f"Swap is cheaper in {words}.{_makespans(values)}",
     )
 
@@ -289,13 +292,13 @@ def _time_of(run: ReportedRun, event: str) -> float:
 
 
 def interruptions(values: Values) -> Finding | None:
-    """How long the passes of the eviction and of the resumption take, of each policy."""
+    """Finding on the durations of the passes of eviction and resumption, by policy."""
     runs = {policy: _first(values, "11a", policy) for policy in (RECOMPUTE, SWAP)}
     longest = {p: (_pause(run, "preempt"), _pause(run, "resume")) for p, run in runs.items() if run}
     if len(longest) < len(runs):
         return None
     usual = max(_usual(run) for run in runs.values() if run)
-    stops = {policy: [pause > 3 * usual for pause in own] for policy, own in longest.items()}
+    stops = {policy: [pause > 3 * usual for pause in pauses] for policy, pauses in longest.items()}
     words = quantities.join_words(
         [
             f"{1e3 * a:,.0f} and {1e3 * b:,.0f} ms with {NAMES[policy]}"
@@ -323,7 +326,7 @@ def _pause(run: ReportedRun, event: str) -> float:
 
 
 def stays_full(values: Values, figure: str) -> Finding | None:
-    """Whether the cache, once full, stays within 80 and 100 % to the end."""
+    """Finding on whether the cache, once full, stays within 80 and 100 % to the end."""
     runs = [run for policy in (RECOMPUTE, SWAP) if (run := _first(values, figure, policy))]
     if not runs:
         return None
@@ -357,9 +360,9 @@ def host_pool(
     steps = run.steps(0)
     share = steps["host_blocks_used"] / steps["host_blocks_total"]
     early = steps["start_s"] < seconds
-    found, rest = float(share[early].max()), float(share[~early].max())
+    highest, rest = float(share[early].max()), float(share[~early].max())
     return by_count(
-        [abs(found - peak) <= POINT, rest <= later + POINT],
-        f"{wording.percent(found)} at most in the first {seconds:.0f} s, then "
+        [abs(highest - peak) <= POINT, rest <= later + POINT],
+        f"{wording.percent(highest)} at most in the first {seconds:.0f} s, then "
         f"{wording.percent(rest)}.",
     )

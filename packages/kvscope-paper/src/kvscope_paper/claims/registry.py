@@ -53,19 +53,22 @@ def judged(found: Iterable[Comparison], runs: Iterable[ReportedRun] = ()) -> lis
     `runs` are those of the study.
     """
     by_device: dict[str, list[Comparison]] = {}
-    for one in found:
-        by_device.setdefault(one.device, []).append(one)
-    made: dict[str, list[ReportedRun]] = {}
+    for comparison in found:
+        by_device.setdefault(comparison.device, []).append(comparison)
+    runs_of: dict[str, list[ReportedRun]] = {}
     for run in runs:
-        made.setdefault(device_words(dict(traits.flat(run.settings))), []).append(run)
-    values = {device: Values(own, made.get(device, ())) for device, own in by_device.items()}
+        runs_of.setdefault(device_words(dict(traits.flat(run.settings))), []).append(run)
+    values = {
+        device: Values(comparisons, runs_of.get(device, ()))
+        for device, comparisons in by_device.items()
+    }
     return [
         {
             "figures": [(figure, anchor(figure)) for figure in claim.figures],
             "section": claim.section,
             "words": claim.words,
             "published": claim.published,
-            "ours": {device: claim.ours(own) for device, own in values.items()},
+            "ours": {device: claim.ours(of_device) for device, of_device in values.items()},
         }
         for claim in claims()
     ]

@@ -1,4 +1,4 @@
-"""Claims on what was measured with: the models."""
+"""Claims on the measured models."""
 
 from kvscope_paper.claims.batching import LLAMA, OPT, SHORT, YARN
 from kvscope_paper.claims.judging import Finding, by_count
@@ -13,9 +13,11 @@ TABLE_1 = {
 
 
 def table_1(values: Values) -> Finding | None:
-    """Whether the models of this study are those of Table I."""
-    found = {model: values.runs("3c", model__name=model) for model in TABLE_1}
-    models = {model: runs[0].settings["model"] for model, runs in found.items() if runs}
-    same = {name: tuple(own[key] for key in KEYS) == TABLE_1[name] for name, own in models.items()}
+    """Finding on whether the models of this study are those of Table I."""
+    runs_of = {model: values.runs("3c", model__name=model) for model in TABLE_1}
+    models = {model: runs[0].settings["model"] for model, runs in runs_of.items() if runs}
+    same = {
+        name: tuple(sizes[key] for key in KEYS) == TABLE_1[name] for name, sizes in models.items()
+    }
     names = ", ".join(SHORT[name] for name in same)
     return by_count([*same.values()], f"So it is with {{}} models of this study: {names}.")

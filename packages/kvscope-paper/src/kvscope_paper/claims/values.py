@@ -1,4 +1,4 @@
-"""Our values beside the published ones, looked up by figure and settings."""
+"""Our values beside the published ones, by figure and settings."""
 
 from collections.abc import Iterable
 from itertools import pairwise
@@ -21,7 +21,9 @@ class Values:
     """Our values and the published ones, by figure and settings; and the runs of one device."""
 
     def __init__(self, found: Iterable[Comparison], runs: Iterable[ReportedRun] = ()) -> None:
-        self._found = [one for one in found if one.as_timed == one.as_timed]
+        self._found = [
+            comparison for comparison in found if comparison.as_timed == comparison.as_timed
+        ]
         self._runs = list(runs)
 
     def of(self, figure: str, metric: str | None = None, **wanted: Any) -> list[Comparison]:
@@ -30,16 +32,16 @@ class Values:
         Of tables that show a metric of the same experiments again, only the first counts.
         """
         keys = {key.replace("__", "."): value for key, value in wanted.items()}
-        found: dict[tuple[Any, ...], Comparison] = {}
-        for one in self._found:
-            table, settings = one.point.table, one.point.settings
+        first: dict[tuple[Any, ...], Comparison] = {}
+        for comparison in self._found:
+            table, settings = comparison.point.table, comparison.point.settings
             if (
                 table.figure == figure
                 and metric in (None, table.metric)
                 and all(settings.get(key) == value for key, value in keys.items())
             ):
-                found.setdefault((table.metric, one.point.x, *_rest(one)), one)
-        return list(found.values())
+                first.setdefault((table.metric, comparison.point.x, *_rest(comparison)), comparison)
+        return list(first.values())
 
     def series(
         self, figure: str, *along: str, metric: str | None = None, **wanted: Any
@@ -48,34 +50,43 @@ class Values:
 
         All settings of `along` may differ within a series.
         """
-        found: dict[tuple[Any, ...], list[Comparison]] = {}
-        for one in self.of(figure, metric, **wanted):
-            if along[0] in one.point.settings:
-                found.setdefault(_rest(one, *along), []).append(one)
-        return [sorted(own, key=lambda one: one.point.settings[along[0]]) for own in found.values()]
+        groups: dict[tuple[Any, ...], list[Comparison]] = {}
+        for comparison in self.of(figure, metric, **wanted):
+            if along[0] in comparison.point.settings:
+                groups.setdefault(_rest(comparison, *along), []).append(comparison)
+        return [
+            sorted(group, key=lambda comparison: comparison.point.settings[along[0]])
+            for group in groups.values()
+        ]
 
     def steps(self, figure: str, *along: str, **wanted: Any) -> list[Pair]:
         """Each value and the next one of its series."""
-        found = self.series(figure, *along, **wanted)
-        return [pair for own in found for pair in pairwise(own)]
+        all_series = self.series(figure, *along, **wanted)
+        return [pair for series in all_series for pair in pairwise(series)]
 
     def pairs(self, figure: str, **wanted: Any) -> list[Pair]:
         """Recompute and pinned swap of the same experiment, where both evict."""
         recomputed = self.of(figure, overflow__name=RECOMPUTE, **wanted)
-        other = {_but_overflow(one): one for one in recomputed}
+        other = {_but_overflow(comparison): comparison for comparison in recomputed}
         pinned = self.of(figure, **PINNED, **wanted)
-        found = [(other[key], one) for one in pinned if (key := _but_overflow(one)) in other]
-        return [(a, b) for a, b in found if a.point.value and b.point.value and a.as_timed]
+        pairs = [
+            (other[key], comparison)
+            for comparison in pinned
+            if (key := _but_overflow(comparison)) in other
+        ]
+        return [(a, b) for a, b in pairs if a.point.value and b.point.value and a.as_timed]
 
     def runs(self, figure: str, **wanted: Any) -> list[ReportedRun]:
         """The experiments behind the values of a figure, each once."""
-        runs = [one.run for one in self.of(figure, **wanted) if one.run]
+        runs = [comparison.run for comparison in self.of(figure, **wanted) if comparison.run]
         return list({run.id: run for run in runs}.values())
 
     def drawn(self, figure: str) -> list[ReportedRun]:
         """The experiments that a figure without values shows."""
-        asked = [one.runs for one in layouts() if one.figure == figure and one.runs]
-        return [run for run in self._runs if any(one.fits(run.settings) for one in asked)]
+        asked = [layout.runs for layout in layouts() if layout.figure == figure and layout.runs]
+        return [
+            run for run in self._runs if any(selection.fits(run.settings) for selection in asked)
+        ]
 
 
 def edge(pair: Pair) -> float:
@@ -84,10 +95,12 @@ def edge(pair: Pair) -> float:
     return 1 - swap.as_timed / recompute.as_timed
 
 
-def _rest(one: Comparison, *but: str) -> tuple[Any, ...]:
-    settings = one.point.settings.items()
+def _rest(comparison: Comparison, *but: str) -> tuple[Any, ...]:
+    settings = comparison.point.settings.items()
     return tuple(sorted((key, str(value)) for key, value in settings if key not in but))
 
 
-def _but_overflow(one: Comparison) -> tuple[Any, ...]:
-    return _rest(one, *(key for key in one.point.settings if key.startswith("overflow.")))
+def _but_overflow(comparison: Comparison) -> tuple[Any, ...]:
+    return _rest(
+        comparison, *(key for key in comparison.point.settings if key.startswith("overflow."))
+    )

@@ -28,7 +28,7 @@ SPANS = 200  # a plot of one column has about as many pixels; each keeps two poi
 
 
 def thin(at_s: Floats, values: Floats, spans: int = SPANS) -> Int64s:
-    """Which points of a series to draw: at most two in each of equal `spans` of time.
+    """Indices of a series' points to draw: at most two in each of equal `spans` of time.
 
     They are the span's smallest and largest value, so that a line through them covers what one
     through all points covers, but for less than a span; and the first and the last point.
@@ -71,8 +71,8 @@ def write(directories: Sequence[str], path: Path = FILE) -> None:
     parts = []
     for figure, _, directory in (given.partition("=") for given in directories):
         for beginning, policy in POLICIES.items():
-            found = sorted(Path(directory).glob(f"{beginning}_*.csv"))
-            parts.append(thinned_use(figure, policy, read_series(found, None)))
+            paths = sorted(Path(directory).glob(f"{beginning}_*.csv"))
+            parts.append(thinned_use(figure, policy, read_series(paths, None)))
     with files.atomic_path(path) as temporary:
         pd.concat(parts).to_csv(temporary, index=False)
 

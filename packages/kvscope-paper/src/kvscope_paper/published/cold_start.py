@@ -1,4 +1,4 @@
-"""How Figures 3a, 3b and 4a were timed: from an idle GPU, with what the host does before a pass.
+"""Timing of Figures 3a, 3b and 4a: from an idle GPU, with the host's work before a pass.
 
 This belongs to how those figures were measured, not to what a pass costs: no device knows of it.
 The numbers are fitted with those of the A100 (docs/MODEL.md, Calibration).

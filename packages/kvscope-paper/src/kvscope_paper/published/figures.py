@@ -87,20 +87,20 @@ class Point:
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """Equal for one value that two tables show, as without stalls where there is none."""
+        """Identity of a value, equal where two tables show it, as without stalls."""
         return (str(self.x), self.value, *self.experiment)
 
     def fits(self, settings: Mapping[str, Any]) -> bool:
-        """Whether an experiment, by its dotted keys, stands for this value."""
+        """True if an experiment, by its dotted keys, stands for this value."""
         wanted = {"model.name": USUAL_MODEL, **self.settings}
         return all(_same(key, settings.get(key), value) for key, value in wanted.items())
 
 
-def _same(key: str, found: Any, wanted: Any) -> bool:
-    """Of a path, only the file's name counts."""
-    if key.endswith(".path") and isinstance(found, str):
-        found = PurePosixPath(found).name
-    return bool(found == wanted)
+def _same(key: str, value: Any, wanted: Any) -> bool:
+    """True if the values are equal; a path counts by its file's name."""
+    if key.endswith(".path") and isinstance(value, str):
+        value = PurePosixPath(value).name
+    return bool(value == wanted)
 
 
 @cache
@@ -116,6 +116,6 @@ def points(figures: tuple[str, ...] = ()) -> Iterator[Point]:
             continue
         for series in table.series:
             for x, value in zip(series.at, series.values, strict=True):
-                own = {} if table.x == PASS else {table.x: x}
+                setting = {} if table.x == PASS else {table.x: x}
                 stalled = x in series.stalled_at
-                yield Point(table, series.where | own, x, value, series.in_paper, stalled)
+                yield Point(table, series.where | setting, x, value, series.in_paper, stalled)

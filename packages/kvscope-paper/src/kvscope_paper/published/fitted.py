@@ -1,4 +1,4 @@
-"""How well the A100's numbers fit the published figures that they are fitted on."""
+"""Errors of the A100's numbers for the published figures that they are fitted to."""
 
 from functools import cache
 from pathlib import Path

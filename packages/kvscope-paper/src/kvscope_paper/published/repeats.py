@@ -1,4 +1,4 @@
-"""How far two measurements of one experiment in the paper's artifact are apart."""
+"""Differences between two measurements of an experiment in the paper's artifact."""
 
 import math
 from collections.abc import Iterator
@@ -74,4 +74,4 @@ def repeat_limit() -> float:
 
     It is the quantile at the place 0.95 (n + 1), as in `kvscope_paper.predictive`.
     """
-    return float(np.quantile([one.difference for one in repeats()], SHARE, method="weibull"))
+    return float(np.quantile([repeat.difference for repeat in repeats()], SHARE, method="weibull"))

@@ -57,7 +57,7 @@ def model(name: str) -> Model:
 
 def observations() -> list[fit.Observation]:
     """The times behind the published values."""
-    return [one for point in points(FIGURES) if (one := _observation(point))]
+    return [time for point in points(FIGURES) if (time := _observation(point))]
 
 
 def _observation(point: Point) -> fit.Observation | None:
@@ -139,7 +139,7 @@ def _errors_of(calibration: calibrate.Calibration, figure: str) -> FittedFigure:
 
 def write_errors(calibration: calibrate.Calibration, path: Path) -> None:
     """Write the errors of the published figures, as the package ships them."""
-    figures = {figure: one.model_dump() for figure, one in errors_of(calibration).items()}
+    figures = {figure: errors.model_dump() for figure, errors in errors_of(calibration).items()}
     files.write_text(path, HEADING + documents.dump(figures, inline=True))
 
 

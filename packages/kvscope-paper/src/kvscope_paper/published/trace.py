@@ -38,8 +38,8 @@ def traced_accesses(trace: KernelTraces) -> pd.DataFrame:
     """
     rows = pd.DataFrame(_accesses(trace), columns=[*KEYS, "start", "duration"])
     rows["end"] = rows["start"] + rows["duration"]
-    found = rows.groupby(KEYS, sort=False, as_index=False).agg({"start": "min", "end": "max"})
-    return found.assign(duration=found["end"] - found["start"]).drop(columns="end")
+    merged = rows.groupby(KEYS, sort=False, as_index=False).agg({"start": "min", "end": "max"})
+    return merged.assign(duration=merged["end"] - merged["start"]).drop(columns="end")
 
 
 def _accesses(trace: KernelTraces) -> Iterator[tuple[int, str, int, int, int, int]]:
@@ -72,9 +72,9 @@ def published_accesses() -> pd.DataFrame:
 
 def write(paths: Sequence[Path], path: Path = FILE) -> None:
     """Make the file of the artifact's traces; BadInput if they are none."""
-    found = traced_accesses(KernelTraces.of(*read_records(paths)))
+    accesses = traced_accesses(KernelTraces.of(*read_records(paths)))
     with files.atomic_path(path) as temporary:
-        found.to_csv(temporary, index=False)
+        accesses.to_csv(temporary, index=False)
 
 
 if __name__ == "__main__":

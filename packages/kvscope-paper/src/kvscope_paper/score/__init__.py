@@ -1,1 +1,1 @@
-"""How far another simulator follows vLLM's scheduler, step by step."""
+"""Score of another simulator against vLLM's scheduler, step by step."""

@@ -24,9 +24,9 @@ def score(given: argparse.Namespace) -> int:
     """
     from kvscope_paper.score.score import score
 
-    found = score(given.trace, given.run, given.repeat)
-    print(json.dumps(found.to_json, indent=2) if given.json else "\n".join(found.lines))
-    return EXIT_FAILED if given.check and found.first_divergence is not None else EXIT_DONE
+    result = score(given.trace, given.run, given.repeat)
+    print(json.dumps(result.to_json, indent=2) if given.json else "\n".join(result.lines))
+    return EXIT_FAILED if given.check and result.first_divergence is not None else EXIT_DONE
 
 
 @command(

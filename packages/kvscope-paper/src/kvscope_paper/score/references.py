@@ -38,7 +38,7 @@ class Reference:
 
     def total(self, column: str) -> int:
         """The sum of a column over all steps."""
-        return sum(getattr(one, column) or 0 for one in self.steps)
+        return sum(getattr(step, column) or 0 for step in self.steps)
 
 
 def write_references(directory: Path, config_dir: Path, log: TextIO) -> list[Reference]:
@@ -46,17 +46,17 @@ def write_references(directory: Path, config_dir: Path, log: TextIO) -> list[Ref
 
     Runs are in `directory/runs`; finished ones are not made again. KvscopeError if one fails.
     """
-    planned = [one.experiment for one in expand(STUDY, [], config_dir).experiments]
-    experiments = {name_of(one): one for one in planned}
+    planned = [entry.experiment for entry in expand(STUDY, [], config_dir).experiments]
+    experiments = {name_of(experiment): experiment for experiment in planned}
     runs = {name: directory / "runs" / name for name in experiments}
     jobs = [batch.Job(experiment, runs[name]) for name, experiment in experiments.items()]
     if batch.run_alone(jobs, log):
         raise KvscopeError(f"not all reference runs were made; {directory / 'runs'} has logs")
-    found = [
+    references = [
         _write_reference(name, experiment, runs[name], directory)
         for name, experiment in experiments.items()
     ]
-    written = [one.path for one in found]
+    written = [reference.path for reference in references]
     for experiment in experiments.values():
         path = directory / f"{experiment.workload.name}.requests.jsonl"
         if path not in written:
@@ -65,7 +65,7 @@ def write_references(directory: Path, config_dir: Path, log: TextIO) -> list[Ref
             written.append(path)
     sums = (f"{files.sha256_of(path)}  {path.name}\n" for path in sorted(written))
     (directory / SUMS).write_text("".join(sums), encoding="utf-8")
-    return found
+    return references
 
 
 def name_of(experiment: Experiment) -> str:
@@ -80,7 +80,7 @@ def _write_reference(name: str, experiment: Experiment, run: Path, directory: Pa
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
-        writer.writerows([_text(getattr(one, column)) for column in COLUMNS] for one in steps)
+        writer.writerows([_text(getattr(step, column)) for column in COLUMNS] for step in steps)
     return Reference(name, path, experiment.cache_blocks, steps)
 
 
@@ -98,15 +98,15 @@ def request_rows(requests: list[workload.Request], block_size: int) -> Iterator[
     """
     ids: dict[bytes, int] = {}
     for request in requests:
-        digest, found, prompt = b"", [], request.prompt_token_ids
+        digest, hashes, prompt = b"", [], request.prompt_token_ids
         for start in range(0, len(prompt), block_size):
             digest = sha256(digest + prompt[start : start + block_size].tobytes()).digest()
-            found.append(ids.setdefault(digest, len(ids)))
+            hashes.append(ids.setdefault(digest, len(ids)))
         row = {
             "timestamp": round((request.arrival_s or 0) * 1000),
             "input_length": len(prompt),
             "output_length": request.output_tokens,
-            "hash_ids": found,
+            "hash_ids": hashes,
         }
         yield json.dumps(row, separators=(",", ":"))
 
@@ -116,13 +116,13 @@ def table(references: list[Reference]) -> str:
     columns = ("preempted", "recomputed_tokens", "hit_tokens", "loaded_tokens")
     rows = [
         (
-            f"`{one.name}`",
-            f"{one.blocks:,}",
-            f"{len(one.steps):,}",
-            *(f"{one.total(column):,}" for column in columns),
-            f"`{files.sha256_of(one.path)[:16]}`",
+            f"`{reference.name}`",
+            f"{reference.blocks:,}",
+            f"{len(reference.steps):,}",
+            *(f"{reference.total(column):,}" for column in columns),
+            f"`{files.sha256_of(reference.path)[:16]}`",
         )
-        for one in references
+        for reference in references
     ]
     names = ("preemptions", "tokens recomputed", "tokens hit", "tokens loaded", "SHA-256")
     return markdown(("reference", "blocks", "steps", *names), rows)

@@ -19,7 +19,7 @@ COMPARED = (
 
 @dataclass(frozen=True)
 class Score:
-    """How far a trace follows a run; counts are of the trace and of the run."""
+    """Agreement of a trace with a run; counts are of the trace and of the run."""
 
     steps: tuple[int, int]
     steps_equal: int
@@ -33,7 +33,7 @@ class Score:
 
     @property
     def to_json(self) -> dict[str, Any]:
-        """As `--json` prints it."""
+        """JSON object that `--json` prints."""
         return asdict(self)
 
     @property
@@ -77,10 +77,10 @@ def score(trace: Path, run: Path, repeat: int = 0) -> Score:
         if not _same(theirs, ours, number, compared)
     ]
     first = differing[0] if differing else None
-    lost = [name for one in ours for name in one.victims or ()]
+    lost = [name for step in ours for name in step.victims or ()]
     told = None
     if "victims" in compared:
-        claimed = [name for one in theirs for name in one.victims or ()]
+        claimed = [name for step in theirs for name in step.victims or ()]
         told = sum(a == b for a, b in zip(claimed, lost, strict=False))
     return Score(
         steps=(len(theirs), len(ours)),
@@ -107,8 +107,8 @@ def steps_of(records: RunView, repeat: int, run: Path) -> Iterator[TracedStep]:
     lost = events[(events["event"] == "preempt") & (events["repeat"] == repeat)]
     victims = lost.groupby("step")["request_id"].agg(tuple).to_dict()
     rows = records.batch[records.batch["repeat"] == repeat]
-    found = rows.fillna({"hit_tokens": 0, "loaded_tokens": 0}).groupby("step")
-    tokens = found[["hit_tokens", "loaded_tokens"]].sum().astype(int)
+    passes = rows.fillna({"hit_tokens": 0, "loaded_tokens": 0}).groupby("step")
+    tokens = passes[["hit_tokens", "loaded_tokens"]].sum().astype(int)
     for row in steps.to_dict("records"):
         yield TracedStep(
             step=int(row["step"]),
@@ -146,5 +146,5 @@ def _difference(
 
 def _total(steps: list[TracedStep], name: str) -> Any:
     """The sum over all steps; None if the trace does not have it."""
-    values = [getattr(one, name) for one in steps]
+    values = [getattr(step, name) for step in steps]
     return None if any(value is None for value in values) else sum(values)

@@ -51,9 +51,9 @@ def read_trace(path: Path) -> list[TracedStep]:
     if missing:
         raise BadInput(f"{path}: lacks {', '.join(missing)}; a step has {', '.join(REQUIRED)}")
     steps = [_step(path, number, row) for number, row in enumerate(rows)]
-    for number, one in enumerate(steps):
-        if one.step != number:
-            raise BadInput(f"{path}: row {number + 1} is step {one.step}, expected {number}")
+    for number, step in enumerate(steps):
+        if step.step != number:
+            raise BadInput(f"{path}: row {number + 1} is step {step.step}, expected {number}")
     for name in OPTIONAL:
         _require_whole_column(path, steps, name)
     return steps
@@ -61,17 +61,17 @@ def read_trace(path: Path) -> list[TracedStep]:
 
 def _require_whole_column(path: Path, steps: list[TracedStep], name: str) -> None:
     """BadInput for a column that some steps have and others lack: a gap is no step's value."""
-    lacking = [one.step for one in steps if getattr(one, name) is None]
+    lacking = [step.step for step in steps if getattr(step, name) is None]
     if 0 < len(lacking) < len(steps):
         raise BadInput(f"{path}: row {lacking[0] + 1} has no {name}, which other rows have")
 
 
 def _json_rows(path: Path, text: str) -> list[dict[str, Any]]:
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except ValueError as error:
         raise BadInput(f"{path}: is not JSON ({error})") from None
-    rows = found.get("steps") if isinstance(found, dict) else found
+    rows = document.get("steps") if isinstance(document, dict) else document
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise BadInput(f"{path}: must be a list of steps, or have one as 'steps'")
     return rows
@@ -79,8 +79,8 @@ def _json_rows(path: Path, text: str) -> list[dict[str, Any]]:
 
 def _step(path: Path, number: int, row: dict[str, Any]) -> TracedStep:
     def whole(name: str) -> int | None:
-        found: int | None = _number(path, number, name, row.get(name), int)
-        return found
+        value: int | None = _number(path, number, name, row.get(name), int)
+        return value
 
     def due(name: str) -> int:
         value = whole(name)
@@ -115,13 +115,13 @@ def _number(path: Path, row: int, name: str, value: Any, kind: type) -> Any:
         return None
     told = f"{path}: row {row + 1}: {name} is {value!r:.40}"
     try:
-        found = float(value)
+        number = float(value)
     except (TypeError, ValueError):
         raise BadInput(f"{told}, not a number") from None
-    if not math.isfinite(found):
+    if not math.isfinite(number):
         raise BadInput(f"{told}, not a number")
-    if found < 0:
+    if number < 0:
         raise BadInput(f"{told} but must be at least 0")
-    if kind is int and found != int(found):
+    if kind is int and number != int(number):
         raise BadInput(f"{told} but must be a whole number")
-    return kind(found)
+    return kind(number)

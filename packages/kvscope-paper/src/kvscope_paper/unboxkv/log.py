@@ -54,12 +54,12 @@ class LoggedPass:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all its lines were there."""
+        """True if all lines of the request are in the log."""
         return None not in (self.tokens, self.duration_ms, self.interval_ms)
 
     @property
     def is_possible(self) -> bool:
-        """Whether every number is one that a pass can have."""
+        """True if every number is possible for a pass."""
         return all(
             0 <= value <= MOST[type(value)] for value in vars(self).values() if value is not None
         )
@@ -116,7 +116,7 @@ class Log:
         A chunked prefill repeats the line of a resumed request in every pass until its prompt is
         done: what the batches hold beyond what was due is what was computed again.
         """
-        return sum(one.tokens or 0 for one in self.passes) - self.tokens_due
+        return sum(pass_.tokens or 0 for pass_ in self.passes) - self.tokens_due
 
 
 def read_log(path: Path) -> Log:
@@ -129,10 +129,10 @@ def read_log(path: Path) -> Log:
     _read_passes(log, lines)
     if not log.passes:
         raise BadInput(f"{path}: has no pass after {BEGIN!r}")
-    for number, one in enumerate(log.passes, 1):
-        if not one.is_whole:
+    for number, pass_ in enumerate(log.passes, 1):
+        if not pass_.is_whole:
             raise BadInput(f"{path}: pass {number} lacks a line; the log is cut")
-        if not one.is_possible:
+        if not pass_.is_possible:
             raise BadInput(
                 f"{path}: pass {number} has a number that no pass can have; it is damaged"
             )
@@ -158,12 +158,12 @@ def _read_preamble(log: Log, lines: Iterator[str]) -> None:
     for line in lines:
         if line.startswith("Namespace("):
             log.settings = dict(_SETTING.findall(line))
-        elif found := _REQUEST.match(line):
-            log.lengths.append((int(found[1]), int(found[2])))
+        elif match := _REQUEST.match(line):
+            log.lengths.append((int(match[1]), int(match[2])))
         elif line.startswith("Selected required requests"):
             log.lengths.clear()  # all were listed before; those that are served follow
-        elif found := _BLOCKS.search(line):
-            log.gpu_blocks, log.host_blocks = int(found[1]), int(found[2])
+        elif match := _BLOCKS.search(line):
+            log.gpu_blocks, log.host_blocks = int(match[1]), int(match[2])
         elif line.rstrip().endswith(BEGIN):
             return
 
@@ -172,25 +172,25 @@ def _read_passes(log: Log, lines: Iterable[str]) -> None:
     """Each pass ends with its 'LLMEngine step()' line."""
     current = LoggedPass()
     for line in lines:
-        if found := _TOKENS.search(line):
-            current.tokens = int(found[1])
-        elif found := _HOST.search(line):
-            current.forward_ms = float(found[1])
-        elif found := _STATS.search(line):
-            current.running, current.swapped, current.pending = map(int, found.groups()[:3])
+        if match := _TOKENS.search(line):
+            current.tokens = int(match[1])
+        elif match := _HOST.search(line):
+            current.forward_ms = float(match[1])
+        elif match := _STATS.search(line):
+            current.running, current.swapped, current.pending = map(int, match.groups()[:3])
             current.kv_percent, current.host_percent, current.interval_ms = map(
-                float, found.groups()[3:]
+                float, match.groups()[3:]
             )
         elif _PREEMPTED in line:
             current.preempted += 1
-        elif found := _RECOMPUTED.search(line):
-            current.recomputed_tokens += int(found[1])
-        elif found := _STEP.search(line):
-            current.duration_ms, current.resumed = float(found[1]), int(found[2])
+        elif match := _RECOMPUTED.search(line):
+            current.recomputed_tokens += int(match[1])
+        elif match := _STEP.search(line):
+            current.duration_ms, current.resumed = float(match[1]), int(match[2])
             log.passes.append(current)
             current = LoggedPass()
-        elif found := _OUTPUT.match(line):
-            metrics = {name: float(value) for name, value in _METRIC.findall(found[2])}
-            log.requests[int(found[1])] = metrics
-        elif found := _TOTAL.match(line):
-            log.totals[found[1]] = float(found[2])
+        elif match := _OUTPUT.match(line):
+            metrics = {name: float(value) for name, value in _METRIC.findall(match[2])}
+            log.requests[int(match[1])] = metrics
+        elif match := _TOTAL.match(line):
+            log.totals[match[1]] = float(match[2])

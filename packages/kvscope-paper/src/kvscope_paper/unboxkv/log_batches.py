@@ -1,4 +1,4 @@
-"""Which request each pass of a published log computed: the scheduler of vLLM 0.4.2, restated.
+"""Requests of each pass of a published log, by the scheduler of vLLM 0.4.2, restated.
 
 A log has the tokens of each pass and not whose they are. With the requests' lengths, the token
 budget and the blocks of the cache they follow from vLLM's rules; they are believed only if every
@@ -40,7 +40,7 @@ class _Request:
 
     @property
     def decodes(self) -> bool:
-        """Whether only its newest token is to be computed."""
+        """True if only the request's newest token is to be computed."""
         return self.sampled > 0 and self.left == 1
 
 
@@ -124,8 +124,8 @@ def passes(
     They end early if a request can never run: its prompt exceeds the budget or the cache.
     """
     scheduler = _Scheduler(lengths, strategy, budget, cache, most_requests)
-    while (made := scheduler.schedule()).rows:
-        yield made
+    while (pass_ := scheduler.schedule()).rows:
+        yield pass_
 
 
 class _Scheduler:
@@ -146,40 +146,40 @@ class _Scheduler:
 
     def schedule(self) -> Pass:
         """The next pass; one without rows if nothing can run."""
-        made, chosen = Pass(), list[tuple[_Request, int]]()
+        pass_, chosen = Pass(), list[tuple[_Request, int]]()
         if self.strategy == DEFAULT:
             chosen = self._admit(self.budget, cut=False)
             if not chosen:
-                chosen = self._go_on(made, self.budget)
+                chosen = self._go_on(pass_, self.budget)
         else:
-            chosen = self._go_on(made, self.budget)
+            chosen = self._go_on(pass_, self.budget)
             spent = sum(tokens for _, tokens in chosen)
             # A request that was preempted for this pass waits for the next one.
             chosen += self._admit(self.budget - spent, cut=self.strategy == CHUNKED)
         self.waiting.extendleft(self.preempted)
         self.preempted = []
-        made.rows = [self._compute(one, tokens) for one, tokens in chosen]
-        self.running = [one for one in self.running if not self._ended(one)]
-        made.resident_tokens = sum(one.computed for one in self.running)
-        return made
+        pass_.rows = [self._compute(request, tokens) for request, tokens in chosen]
+        self.running = [request for request in self.running if not self._ended(request)]
+        pass_.resident_tokens = sum(request.computed for request in self.running)
+        return pass_
 
-    def _go_on(self, made: Pass, budget: int) -> list[tuple[_Request, int]]:
+    def _go_on(self, pass_: Pass, budget: int) -> list[tuple[_Request, int]]:
         """Running requests in order of arrival; the last ones go where a block is missing."""
         chosen = []
-        queue = deque(sorted(self.running, key=lambda one: one.number))
+        queue = deque(sorted(self.running, key=lambda request: request.number))
         while queue and (tokens := min(queue[0].left, budget)):
-            one = queue.popleft()
+            request = queue.popleft()
             while not self.free and queue:
-                made.lost.append(self._preempt(queue.pop()))
+                pass_.lost.append(self._preempt(queue.pop()))
             if not self.free:
-                made.lost.append(self._preempt(one))
+                pass_.lost.append(self._preempt(request))
                 continue
-            needed = self.cache.blocks_of(one.tokens) - one.blocks
+            needed = self.cache.blocks_of(request.tokens) - request.blocks
             self.free -= needed
-            one.blocks += needed
+            request.blocks += needed
             budget -= tokens
-            chosen.append((one, tokens))
-        self.running = [*(one for one, _ in chosen), *queue]
+            chosen.append((request, tokens))
+        self.running = [*(request for request, _ in chosen), *queue]
         return chosen
 
     def _preempt(self, victim: _Request) -> Lost:
@@ -194,31 +194,31 @@ class _Scheduler:
         """Waiting requests in order, whole or cut to the budget, while all their blocks fit."""
         chosen = []
         while self.waiting and len(self.running) < self.most_requests:
-            one = self.waiting[0]
-            tokens = min(one.left, budget) if cut else one.left
-            needed = self.cache.blocks_of(one.tokens)
+            request = self.waiting[0]
+            tokens = min(request.left, budget) if cut else request.left
+            needed = self.cache.blocks_of(request.tokens)
             if not 0 < tokens <= budget or self.free - needed < self.cache.watermark:
                 break
             self.waiting.popleft()
-            self.running.append(one)
+            self.running.append(request)
             self.free -= needed
-            one.blocks = needed
+            request.blocks = needed
             budget -= tokens
-            chosen.append((one, tokens))
+            chosen.append((request, tokens))
         return chosen
 
-    def _compute(self, one: _Request, tokens: int) -> Row:
-        context, decodes = one.computed, one.decodes
-        one.computed += tokens
-        again = max(0, min(one.ever_computed, one.computed) - context)
-        one.ever_computed = max(one.ever_computed, one.computed)
-        sampled, resumed = int(not one.left), one.recovering
-        one.sampled += sampled
-        one.recovering = resumed and not sampled
-        return Row(one.number, tokens, context, sampled, again, resumed, decodes and not again)
+    def _compute(self, request: _Request, tokens: int) -> Row:
+        context, decodes = request.computed, request.decodes
+        request.computed += tokens
+        again = max(0, min(request.ever_computed, request.computed) - context)
+        request.ever_computed = max(request.ever_computed, request.computed)
+        sampled, resumed = int(not request.left), request.recovering
+        request.sampled += sampled
+        request.recovering = resumed and not sampled
+        return Row(request.number, tokens, context, sampled, again, resumed, decodes and not again)
 
-    def _ended(self, one: _Request) -> bool:
-        if one.sampled < one.output:
+    def _ended(self, request: _Request) -> bool:
+        if request.sampled < request.output:
             return False
-        self.free += one.blocks
+        self.free += request.blocks
         return True

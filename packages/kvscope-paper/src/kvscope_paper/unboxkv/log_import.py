@@ -45,15 +45,15 @@ def import_log(paths: Sequence[Path], out: Path, _: str | None = None) -> str:
         raise BadInput(f"import {KIND}: takes one log, not {len(paths)} files")
     (path,) = paths
     log = read_log(path)
-    found, mismatch = _scheduled(log)
-    steps = steps_of(log, found)
-    preemptions = preemptions_of(found, steps, log)
+    batches, mismatch = _scheduled(log)
+    steps = steps_of(log, batches)
+    preemptions = preemptions_of(batches, steps, log)
     frames = {
         tables.REQUESTS: requests_of(log, preemptions),
         tables.STEPS: steps,
         tables.PREEMPTIONS: preemptions,
     }
-    importer.write_tables(out, frames | ({tables.BATCH: batch_of(found)} if found else {}))
+    importer.write_tables(out, frames | ({tables.BATCH: batch_of(batches)} if batches else {}))
     stalls = int(steps["stalled"].sum())
     runfile.write_run(out, _record(path, log, stalls, mismatch, out))
     tokens = int(steps["scheduled_tokens"].sum())
@@ -73,35 +73,35 @@ def strategy_of(log: Log) -> str:
 def _scheduled(log: Log) -> tuple[list[Pass], int | None]:
     """Tokens that every pass computed, or nothing and the first pass that does not follow."""
     cache = Cache(log.gpu_blocks, log.block_size)
-    made = passes(log.lengths, strategy_of(log), log.token_budget, cache, log.most_requests)
-    found = []
-    for number, one in enumerate(log.passes, 1):
-        scheduled = next(made, None)
-        if scheduled is None or scheduled.tokens != one.tokens:
+    scheduler = passes(log.lengths, strategy_of(log), log.token_budget, cache, log.most_requests)
+    batches = []
+    for number, logged in enumerate(log.passes, 1):
+        scheduled = next(scheduler, None)
+        if scheduled is None or scheduled.tokens != logged.tokens:
             return [], number
-        if len(scheduled.lost) != one.preempted:
+        if len(scheduled.lost) != logged.preempted:
             return [], number
-        found.append(scheduled)
-    return (found, None) if next(made, None) is None else ([], len(log.passes) + 1)
+        batches.append(scheduled)
+    return (batches, None) if next(scheduler, None) is None else ([], len(log.passes) + 1)
 
 
 def steps_of(log: Log, scheduled: list[Pass]) -> pd.DataFrame:
     """The `steps` table."""
     passes = log.passes
-    duration_s = np.array([one.duration_ms or 0.0 for one in passes]) / 1e3
-    ends_s = np.cumsum([one.interval_ms or 0.0 for one in passes]) / 1e3
-    tokens = np.array([one.tokens for one in passes])
+    duration_s = np.array([pass_.duration_ms or 0.0 for pass_ in passes]) / 1e3
+    ends_s = np.cumsum([pass_.interval_ms or 0.0 for pass_ in passes]) / 1e3
+    tokens = np.array([pass_.tokens for pass_ in passes])
     prefill = _prefill_tokens(log, scheduled)
     decode = tokens - prefill
     phase = np.where(
         decode == 0, phases.PREFILL, np.where(prefill == 0, phases.DECODE, phases.MIXED)
     )
-    counts = [len(one.rows) for one in scheduled] or [one.running for one in passes]
-    sampled = [sum(row.sampled for row in one.rows) for one in scheduled] or counts
-    recomputed = [sum(row.recomputed for row in one.rows) for one in scheduled]
-    resumed = [sum(row.resumed for row in one.rows) for one in scheduled]
-    used = np.array([one.kv_percent for one in passes]) / 100 * log.gpu_blocks
-    host = np.array([one.host_percent for one in passes]) / 100 * log.host_blocks
+    counts = [len(pass_.rows) for pass_ in scheduled] or [pass_.running for pass_ in passes]
+    sampled = [sum(row.sampled for row in pass_.rows) for pass_ in scheduled] or counts
+    recomputed = [sum(row.recomputed for row in pass_.rows) for pass_ in scheduled]
+    resumed = [sum(row.resumed for row in pass_.rows) for pass_ in scheduled]
+    used = np.array([pass_.kv_percent for pass_ in passes]) / 100 * log.gpu_blocks
+    host = np.array([pass_.host_percent for pass_ in passes]) / 100 * log.host_blocks
     return pd.DataFrame(
         {
             "repeat": 0,
@@ -117,12 +117,12 @@ def steps_of(log: Log, scheduled: list[Pass]) -> pd.DataFrame:
             "recomputed_tokens": recomputed or recomputed_by_pass(log),
             "sampled_tokens": sampled,
             "requests": counts,
-            "resumed_requests": resumed or [one.resumed for one in passes],
-            "preempted_requests": [one.preempted for one in passes],
-            "waiting_requests": [one.pending + one.swapped for one in passes],
+            "resumed_requests": resumed or [pass_.resumed for pass_ in passes],
+            "preempted_requests": [pass_.preempted for pass_ in passes],
+            "waiting_requests": [pass_.pending + pass_.swapped for pass_ in passes],
             "kv_blocks_used": np.rint(used).astype(int),
             "kv_blocks_total": log.gpu_blocks,
-            "kv_tokens_used": [one.resident_tokens for one in scheduled] or np.nan,
+            "kv_tokens_used": [pass_.resident_tokens for pass_ in scheduled] or np.nan,
             "host_blocks_used": np.rint(host).astype(int),
             "host_blocks_total": log.host_blocks,
             "stalled": host_stalls(passes),
@@ -138,40 +138,40 @@ def recomputed_by_pass(log: Log) -> list[int]:
     they count in the first of these. Where the lines do not add up to what the batches hold beyond
     the requests' lengths, all of it counts in the first pass that has a line.
     """
-    logged = [one.recomputed_tokens for one in log.passes]
+    logged = [pass_.recomputed_tokens for pass_ in log.passes]
     before = [0, *logged[:-1]]
-    found = [0 if now == last else now for now, last in zip(logged, before, strict=True)]
+    recomputed = [0 if now == last else now for now, last in zip(logged, before, strict=True)]
     excess = log.recomputed_tokens
-    if sum(found) == excess:
-        return found
+    if sum(recomputed) == excess:
+        return recomputed
     first = next((step for step, tokens in enumerate(logged) if tokens), 0)
-    return [excess if step == first else 0 for step in range(len(found))]
+    return [excess if step == first else 0 for step in range(len(recomputed))]
 
 
 def host_stalls(passes: Sequence[LoggedPass]) -> list[bool]:
-    """Whether the host took far too long to launch each pass.
+    """Mask of the passes that the host took far too long to launch.
 
     The host's time is in the log, and a stall in it: few of a log's passes are alike, so that the
     rule for measured runs (`kvscope.tables.stalls`) would find none. Where the log has no such
     times, the duration counts, beside the median of all passes.
     """
-    usual_ms = float(np.median([one.duration_ms or 0.0 for one in passes]))
+    usual_ms = float(np.median([pass_.duration_ms or 0.0 for pass_ in passes]))
     least_ms = STALL_MS if len(passes) > 1 else math.inf
     return [
-        one.forward_ms > STALL_MS
-        if one.forward_ms is not None
-        else (one.duration_ms or 0.0) > max(least_ms, USUAL_TIMES * usual_ms)
-        for one in passes
+        pass_.forward_ms > STALL_MS
+        if pass_.forward_ms is not None
+        else (pass_.duration_ms or 0.0) > max(least_ms, USUAL_TIMES * usual_ms)
+        for pass_ in passes
     ]
 
 
 def _prefill_tokens(log: Log, scheduled: list[Pass]) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Tokens of prompts in each pass; if rows are not known, all beyond one for each request."""
     if scheduled:
-        sums = [sum(row.tokens for row in one.rows if not row.decodes) for one in scheduled]
+        sums = [sum(row.tokens for row in pass_.rows if not row.decodes) for pass_ in scheduled]
         return np.array(sums, dtype=np.int64)
-    tokens = np.array([one.tokens or 0 for one in log.passes], dtype=np.int64)
-    running = np.array([max(one.running, 1) for one in log.passes])
+    tokens = np.array([pass_.tokens or 0 for pass_ in log.passes], dtype=np.int64)
+    running = np.array([max(pass_.running, 1) for pass_ in log.passes])
     return np.where(tokens > running, tokens, 0)
 
 
@@ -190,8 +190,8 @@ def batch_of(scheduled: list[Pass]) -> pd.DataFrame:
                 "sampled_tokens": row.sampled,
                 "resumed": row.resumed,
             }
-            for step, one in enumerate(scheduled)
-            for row in one.rows
+            for step, pass_ in enumerate(scheduled)
+            for row in pass_.rows
         ]
     )
 
@@ -201,14 +201,14 @@ def preemptions_of(scheduled: list[Pass], steps: pd.DataFrame, log: Log) -> pd.D
     start_s = steps["start_s"].to_numpy(float)
     rows: list[dict[str, Any]] = []
     lost: dict[int, tuple[Lost, float]] = {}  # by request, until it is scheduled again
-    for step, one in enumerate(scheduled):
+    for step, pass_ in enumerate(scheduled):
         usual = {
             "repeat": 0,
             "step": step,
             "time_s": start_s[step],
             "policy": actions.RECOMPUTE.name,
         }
-        for row in one.rows:
+        for row in pass_.rows:
             if row.request in lost:
                 before, since_s = lost.pop(row.request)
                 resumption = {
@@ -218,7 +218,7 @@ def preemptions_of(scheduled: list[Pass], steps: pd.DataFrame, log: Log) -> pd.D
                     "recomputed_tokens": before.tokens,
                 }
                 rows.append(usual | _preempted(before) | resumption)
-        for victim in one.lost:
+        for victim in pass_.lost:
             lost[victim.request] = victim, start_s[step]
             rows.append(usual | _preempted(victim) | {"event": "preempt"})
     frame = pd.DataFrame(rows, columns=tables.PREEMPTIONS.names)
@@ -237,7 +237,7 @@ def requests_of(log: Log, preemptions: pd.DataFrame) -> pd.DataFrame:
     if len(log.requests) != len(log.lengths):
         return tables.REQUESTS.empty()
     counts = preemptions.query("event == 'preempt'")["request_id"].value_counts()
-    origin_s = min(one["arrival_time"] for one in log.requests.values())
+    origin_s = min(request["arrival_time"] for request in log.requests.values())
     rows = []
     for number, (name, (prompt, output)) in enumerate(
         zip(sorted(log.requests), log.lengths, strict=True), 1
@@ -262,17 +262,17 @@ def requests_of(log: Log, preemptions: pd.DataFrame) -> pd.DataFrame:
 
 
 def _evidence(log: Log, mismatch: int | None) -> tuple[str, ...]:
-    known = mismatch is None and len(log.requests) == len(log.lengths)
-    return (evidence.PASSES, evidence.ORDER) if known else ()
+    is_complete = mismatch is None and len(log.requests) == len(log.lengths)
+    return (evidence.PASSES, evidence.ORDER) if is_complete else ()
 
 
 def _record(path: Path, log: Log, stalls: int, mismatch: int | None, out: Path) -> dict[str, Any]:
     """Entries of run.json for an import: its source, its settings and its faults."""
-    duration_s = sum(one.interval_ms or 0.0 for one in log.passes) / 1e3
+    duration_s = sum(pass_.interval_ms or 0.0 for pass_ in log.passes) / 1e3
     faults = list(FAULTS)
     if stalls:
         faults.append(STALLS.format(stalls))
-    preempted = sum(one.preempted for one in log.passes)
+    preempted = sum(pass_.preempted for pass_ in log.passes)
     if preempted or log.recomputed_tokens:
         words = PREEMPTED.format(preempted, log.recomputed_tokens)
         faults.append(words + (FOLLOW if mismatch is None else UNKNOWN))

@@ -64,25 +64,25 @@ def read_series(paths: Sequence[Path], series: str | None) -> pd.DataFrame:
     `paths` are a step series and its stats series in either order, or one file of the long form,
     of which `series` names the run. BadInput if they are not that, or not of one run.
     """
-    found: dict[str, tuple[Path, pd.DataFrame]] = {}
+    files: dict[str, tuple[Path, pd.DataFrame]] = {}
     for path in paths:
         form, frame = _read(path)
-        if form in found:
-            raise BadInput(f"{path}: {form}, and so is {found[form][0]}; give {_expected()}")
-        found[form] = (path, frame)
-    if [*found] == ["the long form"]:
-        path, frame = found["the long form"]
+        if form in files:
+            raise BadInput(f"{path}: {form}, and so is {files[form][0]}; give {_expected()}")
+        files[form] = (path, frame)
+    if [*files] == ["the long form"]:
+        path, frame = files["the long form"]
         chosen = _choose(path, frame, series)
         stats = _numbers(path, chosen, LONG_STATS)
         steps = _numbers(path, chosen.iloc[1:], LONG_STEPS)
         return _join(path, stats, path, steps)
-    if set(found) != {"a step series", "a stats series"}:
-        given = " and ".join(found) or "nothing"
+    if set(files) != {"a step series", "a stats series"}:
+        given = " and ".join(files) or "nothing"
         raise BadInput(f"{', '.join(map(str, paths))}: {given}; give {_expected()}")
     if series is not None:
         raise BadInput(f"--series {series}: these files hold one run only; leave --series out")
     (step_path, step_frame), (stats_path, stats_frame) = (
-        found[form] for form in ("a step series", "a stats series")
+        files[form] for form in ("a step series", "a stats series")
     )
     stats = _numbers(stats_path, stats_frame, STATS_SERIES)
     return _join(stats_path, stats, step_path, _numbers(step_path, step_frame, STEP_SERIES))
@@ -103,8 +103,8 @@ def _read(path: Path) -> tuple[str, pd.DataFrame]:
         raise BadInput(f"{path}: not readable as CSV ({error})") from None
     forms = [form for form, columns in FORMS.items() if set(columns) <= set(header)]
     if not forms or len({*header}) < len(header):
-        found = reading.short_repr(",".join(header))
-        raise BadInput(f"{path}: header {found} is of no published series; give {_expected()}")
+        shown = reading.short_repr(",".join(header))
+        raise BadInput(f"{path}: header {shown} is of no published series; give {_expected()}")
     for line, row in cells:
         if len(row) != len(header):
             raise BadInput(f"{path}: line {line} has {len(row)} fields, the header {len(header)}")
@@ -115,11 +115,11 @@ def _read(path: Path) -> tuple[str, pd.DataFrame]:
 
 def _choose(path: Path, frame: pd.DataFrame, series: str | None) -> pd.DataFrame:
     names = list(frame[SERIES].unique())
-    held = reading.one_line(" and ".join(names))
+    shown = reading.one_line(" and ".join(names))
     if series is None and len(names) > 1:
-        raise BadInput(f"{path}: holds {held}; choose one with --series")
+        raise BadInput(f"{path}: holds {shown}; choose one with --series")
     if series is not None and series not in names:
-        raise BadInput(f"{path}: has no series '{series}', only {held}")
+        raise BadInput(f"{path}: has no series '{series}', only {shown}")
     return frame[frame[SERIES] == (series or names[0])] if names else frame
 
 
@@ -134,9 +134,9 @@ def _numbers(path: Path, frame: pd.DataFrame, columns: Mapping[str, str]) -> pd.
     if not good.all():
         row, column = (int(place) for place in np.argwhere(~good)[0])
         kind = "whole number" if whole[column] else "number"
-        found = reading.short_repr(text.to_numpy()[row, column])
+        shown = reading.short_repr(text.to_numpy()[row, column])
         raise BadInput(
-            f"{path}: line {text.index[row]} has {found} for '{list(columns)[column]}', where a "
+            f"{path}: line {text.index[row]} has {shown} for '{list(columns)[column]}', where a "
             f"{kind} from 0 to {most[column]:g} is expected"
         )
     return numbers.rename(columns=dict(columns)).reset_index(drop=True)

@@ -117,7 +117,7 @@ def steps_of(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def moves_of(rows: pd.DataFrame) -> pd.DataFrame:
-    """How many requests each pass swapped out, swapped in, lost, admitted, and recomputed.
+    """Requests that each pass swapped out, swapped in, lost, admitted, and recomputed.
 
     A request that begins to run was waiting or is swapped in; one that stops before its end waits
     again or is swapped out. One pass never does both: vLLM 0.4.2 admits only if nothing had to go.
@@ -184,16 +184,16 @@ def transfers_of(rows: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         )
         for direction, counts in ways.items()
     ]
-    known: dict[str, Any] = {
+    constants: dict[str, Any] = {
         "repeat": 0,
         "kind": copies.KV,
         "blocks": 0,
         "clock": copies.LOG,
         "time_source": importer.PUBLISHED,
     }
-    found = pd.concat(parts).sort_values("step", kind="stable", ignore_index=True)
-    found = found.assign(**known)
-    return found.reindex(columns=tables.TRANSFERS.names)
+    merged = pd.concat(parts).sort_values("step", kind="stable", ignore_index=True)
+    merged = merged.assign(**constants)
+    return merged.reindex(columns=tables.TRANSFERS.names)
 
 
 def _events(counts: Int64s, event: str, policy: str, **known: Any) -> pd.DataFrame:
@@ -225,7 +225,7 @@ def _parts(totals: Floats, counts: Int64s) -> Floats:
 
 
 def _whole_parts(totals: Int64s, counts: Int64s) -> Int64s:
-    """As `_parts`, in whole numbers that differ by 1 at most and add up to the total."""
+    """`_parts` in whole numbers that differ by 1 at most and add up to the total."""
     total, count = np.repeat(totals, counts), np.repeat(counts, counts)
     place: Int64s = np.arange(len(count)) - np.repeat(np.cumsum(counts) - counts, counts)
     return total * (place + 1) // count - total * place // count
@@ -236,12 +236,12 @@ def faults_of(rows: pd.DataFrame) -> list[str]:
     moves = moves_of(rows)
     recomputing = moves["recomputed"] > 0
     shared = int((recomputing & (moves["admitted"] > moves["recomputed"])).sum())
-    found = list(FAULTS)
+    faults = list(FAULTS)
     if moves["swapped_out"].any():
-        found.append(FAULT_OF_SWAP)
+        faults.append(FAULT_OF_SWAP)
     if shared:
-        found.append(FAULT_OF_SHARING.format(shared=shared, all=int(recomputing.sum())))
-    return found
+        faults.append(FAULT_OF_SHARING.format(shared=shared, all=int(recomputing.sum())))
+    return faults
 
 
 def _record(

@@ -1,4 +1,4 @@
-"""How much published files may hold; more is refused before it is read into memory."""
+"""Limits of published files, which are checked before a file is read into memory."""
 
 LONGEST_SERIES_BYTES = 1 << 24
 """A published CSV file: the largest has 2 MB."""

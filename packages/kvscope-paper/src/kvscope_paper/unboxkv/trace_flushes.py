@@ -34,17 +34,17 @@ def make_flushes(trace: KernelTraces) -> Iterator[Record]:
 
 
 def _note_written_blocks(
-    trace: KernelTraces, step: int, layer: int, known: list[dict[int, int]]
+    trace: KernelTraces, step: int, layer: int, written: list[dict[int, int]]
 ) -> None:
     """Record the blocks that a layer's writes went to; all layers share one block table."""
     contexts, scheduled = trace.lengths(step, layer)
-    known.extend({} for _ in range(len(contexts) - len(known)))
+    written.extend({} for _ in range(len(contexts) - len(written)))
     record = trace.writes.get((step, layer))
     if record is None:
         return
     (blocks, _), _ = trace.layout.places(record[WRITES_KEY])
     for (row, token), block in zip(_tokens(contexts, scheduled), blocks.tolist(), strict=True):
-        known[row].setdefault(token // trace.layout.block_size, block)
+        written[row].setdefault(token // trace.layout.block_size, block)
 
 
 def _tokens(contexts: list[int], scheduled: list[int]) -> list[tuple[int, int]]:
@@ -56,14 +56,14 @@ def _tokens(contexts: list[int], scheduled: list[int]) -> list[tuple[int, int]]:
     ]
 
 
-def _flush(trace: KernelTraces, step: int, layer: int, known: list[dict[int, int]]) -> Record:
+def _flush(trace: KernelTraces, step: int, layer: int, written: list[dict[int, int]]) -> Record:
     contexts, scheduled = trace.lengths(step, layer)
     size = trace.layout.block_size
     lengths = [-(-(c + q) // size) for c, q in zip(contexts, scheduled, strict=True)]
     slots = {kind: trace.slots(step, layer, kind) for kind in ("k", "v")}
     by_reads = [_positions(row) for row in slots["k"]] or [{} for _ in lengths]
     table = [
-        [known[row].get(position, by_reads[row].get(position, -1)) for position in range(length)]
+        [written[row].get(position, by_reads[row].get(position, -1)) for position in range(length)]
         for row, length in enumerate(lengths)
     ]
     records = {
@@ -79,7 +79,7 @@ def _flush(trace: KernelTraces, step: int, layer: int, known: list[dict[int, int
             parts += _write_segments(trace, record, contexts, scheduled, place, since)
         else:
             parts += _read_segments(slots, table, contexts, size, place, since)
-    events = [event for _, own in parts for event in own]
+    events = [event for _, of_kind in parts for event in of_kind]
     phase = "prefill" if step == trace.prefill else "decode"
     return {
         **{"version": kv_events.COLUMNS_VERSION, "repeat": 0, "step": step - 1, "layer": layer},
@@ -93,7 +93,7 @@ def _flush(trace: KernelTraces, step: int, layer: int, known: list[dict[int, int
         "segments": {
             "kernel": [place for (place, _), _ in parts],
             "worker": [worker for (_, worker), _ in parts],
-            "events": [len(own) for _, own in parts],
+            "events": [len(of_kind) for _, of_kind in parts],
             "dropped": None,
         },
         "events": {
@@ -103,7 +103,7 @@ def _flush(trace: KernelTraces, step: int, layer: int, known: list[dict[int, int
 
 
 def _ticks(trace: KernelTraces, record: Record) -> int:
-    """When the host launched it, in ticks since the first record."""
+    """Launch of the record by the host, in ticks since the first record."""
     since_s = float(record["start_time"]) - trace.began
     return round(since_s * 1e9 / NS_PER_TICK)
 
@@ -122,8 +122,8 @@ def _write_segments(
     places = np.stack([k_block, k_slot, v_block, v_slot, rows[:, 4]], axis=1).tolist()
     parts: Segments = []
     tokens = _tokens(contexts, scheduled)
-    for worker, ((row, token), found) in enumerate(zip(tokens, places, strict=True)):
-        position, (*at, took) = token // trace.layout.block_size, found
+    for worker, ((row, token), place) in enumerate(zip(tokens, places, strict=True)):
+        position, (*at, took) = token // trace.layout.block_size, place
         own: list[tuple[int, ...]] = [
             (kind, row, kv_events.ALL_HEADS, block, position, slot, 1, since, took)
             for kind, block, slot in (
@@ -158,7 +158,7 @@ def _read_segments(
     for row, blocks in enumerate(table):
         position_of = {block: position for position, block in enumerate(blocks)}
         k_positions = {block: p for p, block in _positions(slots["k"][row]).items()}
-        own: dict[int, list[tuple[int, ...]]] = {warp: [] for warp in range(WARPS)}
+        of_warp: dict[int, list[tuple[int, ...]]] = {warp: [] for warp in range(WARPS)}
         for kind, name, positions in (
             (kv_events.K_READ, "k", k_positions),
             (kv_events.V_READ, "v", {**k_positions, **position_of}),
@@ -169,6 +169,6 @@ def _read_segments(
                 position = positions.get(block, kv_events.ALL_HEADS)
                 tokens = max(0, min(size, contexts[row] + 1 - position * size))
                 where = (block, position, 0, tokens, since + start, took)
-                own[position % WARPS].append((kind, row, kv_events.ALL_HEADS, *where))
-        parts += [((kernel, row * WARPS + warp), events) for warp, events in own.items()]
+                of_warp[position % WARPS].append((kind, row, kv_events.ALL_HEADS, *where))
+        parts += [((kernel, row * WARPS + warp), events) for warp, events in of_warp.items()]
     return parts

@@ -1,4 +1,4 @@
-"""The artifact's kernel traces as a run's directory: flushes of KV events, faults named.
+"""The artifact's kernel traces as a run's directory: flushes of KV events, and their faults.
 
 From there on they go the way of our own: kv_events, kv_kernels, oracles.
 """
@@ -62,7 +62,7 @@ FAULT_OF_BLOCK_SIZE = "no writes are in the files: the block size is taken to be
 
 @dataclass
 class Counts:
-    """Events by kind, and what is missing of each kind by request."""
+    """Events by kind, and the missing events of each kind by request."""
 
     events: dict[str, int] = field(default_factory=lambda: dict.fromkeys(kv_events.KINDS, 0))
     due_reads: int = 0
@@ -77,16 +77,16 @@ class Counts:
             return
         size = flush["block_size"]
         for request, context in enumerate(flush["context_tokens"]):
-            due = context // size + 1
-            self.due_reads += due
+            blocks = context // size + 1
+            self.due_reads += blocks
             for name, number in (("K", kv_events.K_READ), ("V", kv_events.V_READ)):
-                lost = due - int(((kind == number) & (row == request)).sum())
+                lost = blocks - int(((kind == number) & (row == request)).sum())
                 if lost > 0:
                     counted = self.missing[name]
                     counted[request] = counted.get(request, 0) + lost
 
     def losses(self) -> list[str]:
-        """Phrases on what is missing, one a kind."""
+        """Phrases on the missing events, one for each kind."""
         return [
             f"{name} reads missing: {sum(lost.values()):,} of {self.due_reads:,}, {_of(lost)}"
             for name, lost in self.missing.items()
@@ -99,8 +99,8 @@ class Counts:
         if v_write != k_write:
             written = f"{k_write:,} K and {v_write:,} V writes"
         k, v = self.events["k_read"], self.events["v_read"]
-        found = f"{written}, {k + v:,} reads: {k:,} K, {v:,} V"
-        return "; ".join([found, *(self.losses() or ["no read is missing"] * bool(k + v))])
+        counted = f"{written}, {k + v:,} reads: {k:,} K, {v:,} V"
+        return "; ".join([counted, *(self.losses() or ["no read is missing"] * bool(k + v))])
 
 
 def _of(lost: dict[int, int]) -> str:
@@ -126,14 +126,14 @@ def import_trace(paths: Sequence[Path], out: Path, _: str | None = None) -> str:
     return str(counts)
 
 
-def _write(found: Iterator[Record], counts: Counts, path: Path) -> None:
+def _write(records: Iterator[Record], counts: Counts, path: Path) -> None:
     """Write flushes as a raw file, counting them on the way."""
     with (
         files.atomic_path(path) as temporary,
         temporary.open("wb") as file,
         zstandard.ZstdCompressor().stream_writer(file, closefd=False) as stream,
     ):
-        for flush in found:
+        for flush in records:
             counts.add(flush)
             stream.write(orjson.dumps(flush) + b"\n")
 
@@ -178,12 +178,12 @@ def _facts(paths: Sequence[Path], trace: KernelTraces) -> dict[str, Any]:
 
 
 def _faults(trace: KernelTraces) -> list[str]:
-    found = list(FAULTS)
+    faults = list(FAULTS)
     if trace.prompts is None:
-        found.append(FAULT_OF_LENGTHS)
+        faults.append(FAULT_OF_LENGTHS)
     if not trace.writes:
-        found.append(FAULT_OF_BLOCK_SIZE.format(block_size=trace.layout.block_size))
-    return found
+        faults.append(FAULT_OF_BLOCK_SIZE.format(block_size=trace.layout.block_size))
+    return faults
 
 
 IMPORTER = importer.Importer(import_trace)

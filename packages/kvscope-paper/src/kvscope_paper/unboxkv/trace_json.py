@@ -54,8 +54,8 @@ def _record(line: str, where: str) -> Record:
         record = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise BadInput(f"{where} is not JSON ({error})") from None
-    known = isinstance(record, dict) and {"layer_id", "step", "start_time"} <= set(record)
-    if not known or (WRITES_KEY not in record and READS_KEY not in record):
+    is_record = isinstance(record, dict) and {"layer_id", "step", "start_time"} <= set(record)
+    if not is_record or (WRITES_KEY not in record and READS_KEY not in record):
         raise BadInput(
             f"{where} is no record of the artifact's kernel traces; give "
             "kv_read_pattern.json, kv_write_pattern.json, or both"
@@ -70,7 +70,7 @@ def _record(line: str, where: str) -> Record:
 
 
 def _head(record: Record) -> Record:
-    """When the host launched the kernel, and for which layer of which pass."""
+    """Launch of a kernel by the host, with its layer and pass."""
     return {
         **{
             key: json_values.require_integer(record[key], key, limits.COUNT)
@@ -106,7 +106,7 @@ def _writes(record: Record) -> Record:
 
 def _reads(record: Record) -> Record:
     """Slots of each request: start, duration, block (-1: unused)."""
-    found: Record = {}
+    columns: Record = {}
     for key in (READS_KEY, V_READS_KEY):
         rows = [
             json_values.require_integers(row, key, limits.INT32)
@@ -114,17 +114,17 @@ def _reads(record: Record) -> Record:
         ]
         if any(not len(row) or len(row) % (3 * WARPS) for row in rows):
             raise ValueError(f"{key} needs rows of {WARPS} times as many slots of 3 numbers")
-        found[key] = [row.reshape(-1, 3) for row in rows]
-        if any((slots[slots[:, 2] >= 0, :2] < 0).any() for slots in found[key]):
+        columns[key] = [row.reshape(-1, 3) for row in rows]
+        if any((slots[slots[:, 2] >= 0, :2] < 0).any() for slots in columns[key]):
             raise ValueError(f"{key} has a negative time where a block was read")
-    if len(found[READS_KEY]) != len(found[V_READS_KEY]):
+    if len(columns[READS_KEY]) != len(columns[V_READS_KEY]):
         raise ValueError(f"{READS_KEY} and {V_READS_KEY} are not of as many requests")
-    return found
+    return columns
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a layer's K and V tensors are cut into blocks."""
+    """Layout of a layer's K and V tensors in blocks."""
 
     block_size: int
     block_bytes: int
@@ -170,16 +170,16 @@ def _began(records: list[Record]) -> float:
 
 def _by_place(records: list[Record], key: str) -> dict[tuple[int, int], Record]:
     """The records by (step, layer); BadInput if one comes twice."""
-    found: dict[tuple[int, int], Record] = {}
+    by_place: dict[tuple[int, int], Record] = {}
     for record in records:
         place = record["step"], record["layer_id"]
-        if place in found:
+        if place in by_place:
             raise BadInput(
                 f"{key}: step {place[0]}, layer {place[1]} comes twice; give the files of one run, "
                 "each once"
             )
-        found[place] = record
-    return found
+        by_place[place] = record
+    return by_place
 
 
 @dataclass
@@ -256,7 +256,7 @@ class KernelTraces:
         return [n + step - self.prefill - 1 for n in self.prompts], [1] * len(self.prompts)
 
     def _lengths_by_reads(self, step: int, layer: int) -> tuple[list[int], list[int]]:
-        """As many blocks as K reads, the last one filled as the write says, or else to its end."""
+        """Lengths by K reads: as many blocks, the last filled to the write, or else to its end."""
         blocks = [int((slots[:, 2] >= 0).sum()) for slots in self.slots(step, layer, "k")]
         last = np.full(len(blocks), self.layout.block_size - 1)
         record = self.writes.get((step, layer))
@@ -268,5 +268,5 @@ class KernelTraces:
     def slots(self, step: int, layer: int, kind: str) -> list[Int64s]:
         """Slots of each request's read record: start, duration, block (-1: unused)."""
         record = self.reads.get((step, layer))
-        found: list[Int64s] = record[f"{kind}_read_pattern_record"] if record else []
-        return found
+        patterns: list[Int64s] = record[f"{kind}_read_pattern_record"] if record else []
+        return patterns

@@ -25,12 +25,12 @@ SHAPES = {"setup": list, "teardown": list, "directives": list, "resources": dict
 
 def check_options(name: str, options: Mapping[str, Any]) -> None:
     """BadSettings for an option that is no parameter of this batch system, or no user's to set."""
-    known = of(name).parameters - OF_PACKS
+    parameters = of(name).parameters - OF_PACKS
     for option, value in options.items():
         cluster, _, parameter = option.partition("_")
-        if cluster != name or parameter not in known:
+        if cluster != name or parameter not in parameters:
             why = "is set by the packs" if parameter in OF_PACKS else "is none"
-            names = ", ".join(f"{name}_{each}" for each in sorted(known))
+            names = ", ".join(f"{name}_{each}" for each in sorted(parameters))
             raise BadSettings(f"option {option} {why}; there are {names or 'no options'} of {name}")
         shape = SHAPES.get(parameter)
         if shape and value is not None and not isinstance(value, shape):

@@ -36,7 +36,7 @@ class Local(Scheduler):
     name = "local"
 
     def submit(self, pack: Pack, directory: PackDirectory) -> str:
-        """Start the pack's process; it outlives this one."""
+        """Start the pack's process, which outlives this one."""
         if pack.nodes > 1 and pack.launcher != "fork":
             raise BadSettings(f"{pack.id}: this machine is one node, and {pack.nodes} are planned")
         words = [str(make_folder(directory)), str(pack.walltime_s / 60), _command(directory)]
@@ -56,7 +56,7 @@ class Local(Scheduler):
         return f"{_command(directory)}\n"
 
     def status(self, jobs: Mapping[str, str]) -> dict[str, JobStatus]:
-        """Whether the processes are there."""
+        """Status of the jobs by their processes."""
         return {pack: self._status(job) for pack, job in jobs.items()}
 
     def _status(self, job: str) -> JobStatus:
@@ -66,14 +66,14 @@ class Local(Scheduler):
 
     def find(self, packs: Iterable[str]) -> dict[str, str]:
         """The processes that run these packs' pilots."""
-        wanted, found = set(packs), {}
+        wanted, jobs_by_pack = set(packs), {}
         for process in psutil.process_iter(["cmdline"]):
             words = process.info["cmdline"] or []
             if PILOT in words and (pack := words[-1].rpartition("/")[2]) in wanted:
                 parent = _parent(process)
                 is_submitit = parent and "submitit.local._local" in _words(parent)
-                found[pack] = _id(parent if parent and is_submitit else process)
-        return found
+                jobs_by_pack[pack] = _id(parent if parent and is_submitit else process)
+        return jobs_by_pack
 
     def cancel(self, job_ids: Iterable[str]) -> None:
         """End the processes; they end their members first."""

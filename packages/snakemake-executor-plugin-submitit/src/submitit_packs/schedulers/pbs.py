@@ -93,19 +93,21 @@ class PBS(Scheduler):
     def status(self, jobs: Mapping[str, str]) -> dict[str, JobStatus]:
         """One qstat for all jobs."""
         try:
-            found = client.status(jobs.values())
+            statuses = client.status(jobs.values())
         except client.PBSError as error:
             raise NoAnswer(error.message) from None
         unknown = JobStatus(Phase.UNKNOWN, words=NEVER_KNOWN.words)
-        return {p: status_of(found[job]) if job in found else unknown for p, job in jobs.items()}
+        return {
+            p: status_of(statuses[job]) if job in statuses else unknown for p, job in jobs.items()
+        }
 
     def find(self, packs: Iterable[str]) -> dict[str, str]:
         """Jobs by their names, ended ones included: two commands however many packs."""
         try:
-            found = client.find_by_name(*packs)
+            jobs = client.find_by_name(*packs)
         except client.PBSError as error:
             raise NoAnswer(error.message) from None
-        return {pack: ids[-1] for pack, ids in found.items()}
+        return {pack: ids[-1] for pack, ids in jobs.items()}
 
     def cancel(self, job_ids: Iterable[str]) -> None:
         """One qdel."""

@@ -16,7 +16,7 @@ FOLDER = "submitit"  # in a pack's directory: the job's script and output
 
 
 class Phase(StrEnum):
-    """Where a job is."""
+    """Phase of a job."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -25,7 +25,7 @@ class Phase(StrEnum):
 
 
 class Ending(StrEnum):
-    """How a job ended."""
+    """End of a job."""
 
     DONE = "done"  # its script ended by itself
     WALLTIME = "walltime"
@@ -86,7 +86,7 @@ def pilot_command(directory: PackDirectory) -> str:
 
 
 def folder(directory: PackDirectory) -> Path:
-    """Where submitit keeps a job's script and output: absolute, since jobs start elsewhere."""
+    """Directory of submitit's script and output of a job: absolute, since jobs start elsewhere."""
     return directory.path.absolute() / FOLDER
 
 

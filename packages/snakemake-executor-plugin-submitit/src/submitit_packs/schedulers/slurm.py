@@ -121,11 +121,11 @@ class Slurm(Scheduler):
         return executor
 
     def status(self, jobs: Mapping[str, str]) -> dict[str, JobStatus]:
-        """One `squeue`; one `sacct` for what it no longer knows."""
-        found = self._squeue(list(jobs.values()))
-        if missing := [job for job in jobs.values() if job not in found]:
-            found |= self._sacct(missing)
-        return {p: found.get(job, JobStatus(Phase.UNKNOWN)) for p, job in jobs.items()}
+        """Status of jobs by one `squeue`, and one `sacct` for those that it no longer lists."""
+        statuses = self._squeue(list(jobs.values()))
+        if missing := [job for job in jobs.values() if job not in statuses]:
+            statuses |= self._sacct(missing)
+        return {p: statuses.get(job, JobStatus(Phase.UNKNOWN)) for p, job in jobs.items()}
 
     def _squeue(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         form = SEPARATOR.join(["%i", "%T", "%N", "%r"])
@@ -140,7 +140,7 @@ class Slurm(Scheduler):
         return parse(done.stdout, set(job_ids))
 
     def _sacct(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """Answer of accounting; nothing where there is none, or it is down."""
+        """Status of jobs by accounting; empty if there is no accounting, or it is down."""
         command = [
             "sacct",
             "--noheader",
@@ -173,12 +173,12 @@ class Slurm(Scheduler):
 
 def parse(text: str, job_ids: set[str]) -> dict[str, JobStatus]:
     """Jobs' status from lines of id, state, nodes and reason; the last line of a job counts."""
-    found = {}
+    statuses = {}
     for line in text.splitlines():
         job, *rest = line.split(SEPARATOR)
         if job in job_ids and len(rest) == 3:
-            found[job] = status_of(*rest)
-    return found
+            statuses[job] = status_of(*rest)
+    return statuses
 
 
 def status_of(state: str, nodes: str, reason: str) -> JobStatus:
@@ -199,7 +199,7 @@ def status_of(state: str, nodes: str, reason: str) -> JobStatus:
 
 
 def never(reason: str) -> str | None:
-    """Why a job that waits for this reason waits for ever; None if it does not."""
+    """Reason why a job waits for ever; None if it does not."""
     if FORBIDDEN.search(reason):
         return reason
     words = NEVER.get(reason) or NEVER.get(reason.replace("_", " "))
@@ -211,7 +211,7 @@ def partitions() -> tuple[Queue, ...]:
     done = _run(["scontrol", "--oneliner", "show", "partition"])
     if done.returncode:
         raise BadSettings(f"scontrol does not name the partitions: {_words(done)}")
-    found = []
+    queues = []
     for line in done.stdout.splitlines():
         facts = dict(re.findall(r"(\S+?)=(\S*)", line))
         if facts.get("State", "UP") != "UP":
@@ -225,8 +225,8 @@ def partitions() -> tuple[Queue, ...]:
             # Slurm accepts a job of those who may not use it, and keeps it for ever.
             by_request=any(facts.get(f"Allow{who}", "ALL") != "ALL" for who in LIMITED_TO),
         )
-        found.append((facts.get("Default") != "YES", queue))
-    return tuple(queue for _, queue in sorted(found, key=lambda pair: pair[0]))
+        queues.append((facts.get("Default") != "YES", queue))
+    return tuple(queue for _, queue in sorted(queues, key=lambda pair: pair[0]))
 
 
 def gpus_per_node() -> int:

@@ -45,8 +45,8 @@ class Site:
 
     def candidates(self, named: Iterable[str] = ()) -> tuple[Queue, ...]:
         """The queues that may be used: those that are named, or all that need no request."""
-        if found := tuple(self.queue(name) for name in named):
-            return found
+        if queues := tuple(self.queue(name) for name in named):
+            return queues
         return tuple(queue for queue in self.queues if not queue.by_request)
 
 
@@ -95,8 +95,8 @@ def _site(plain: dict[str, Any]) -> Site:
     if not isinstance(plain.get("gpus_per_node", 1), int) or plain.get("gpus_per_node", 1) < 0:
         raise ValueError(f"gpus_per_node is {plain['gpus_per_node']!r}, which is no number of GPUs")
     required = plain.pop("account", None) == "required"
-    known = {f.name for f in dataclasses.fields(Site)}
-    if unknown := plain.keys() - known:
+    names = {f.name for f in dataclasses.fields(Site)}
+    if unknown := plain.keys() - names:
         raise ValueError(f"unknown keys {', '.join(sorted(unknown))}")
     plain["interfaces"] = tuple(plain.get("interfaces", ()))
     return Site(**plain, account_required=required, queues=asked)
@@ -106,8 +106,8 @@ def _queue(plain: dict[str, Any]) -> Queue:
     plain = dict(plain)
     least, most = plain.pop("nodes", (1, 10**6))
     shortest, longest = plain.pop("walltime", ("00:01:00", "8784:00:00"))
-    known = {"name", "max_jobs", "preemptable", "by_request"}
-    if unknown := plain.keys() - known - {"tiers"}:
+    names = {"name", "max_jobs", "preemptable", "by_request"}
+    if unknown := plain.keys() - names - {"tiers"}:
         raise ValueError(f"queue {plain.get('name')} has unknown keys {', '.join(sorted(unknown))}")
     tiers = tuple((int(nodes), seconds(time)) for nodes, time in plain.pop("tiers", ()))
     return Queue(
@@ -124,9 +124,9 @@ def changed(site: Site, **changes: Any) -> Site:
     """A site with other values; the named queues and launcher must be there."""
     from submitit_packs import launchers
 
-    found = dataclasses.replace(site, **changes)
-    launchers.of(found.launcher)
-    return found
+    changed_site = dataclasses.replace(site, **changes)
+    launchers.of(changed_site.launcher)
+    return changed_site
 
 
 def options(text: str) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def options(text: str) -> dict[str, Any]:
 
     Digits after a 0 are text: of umask=022 YAML makes 18, and accounts may be numbers.
     """
-    found = {}
+    values = {}
     for word in filter(None, text.split(",")):
         key, separator, value = word.partition("=")
         if not separator or "_" not in key:
@@ -142,7 +142,7 @@ def options(text: str) -> dict[str, Any]:
                 f"option {word!r} is not CLUSTER_PARAMETER=VALUE, like slurm_qos=high"
             )
         try:
-            found[key.strip()] = value if OCTAL.fullmatch(value) else yaml.safe_load(value)
+            values[key.strip()] = value if OCTAL.fullmatch(value) else yaml.safe_load(value)
         except yaml.YAMLError:
             raise BadSettings(f"option {word!r}: {value!r} is no value of YAML") from None
-    return found
+    return values

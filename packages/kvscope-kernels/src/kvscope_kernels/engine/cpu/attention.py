@@ -119,7 +119,7 @@ class NumbaAttention(attention.CausalAttention):
         kv_cache: torch.Tensor,
         slot_mapping: torch.Tensor,
     ) -> None:
-        """In the kernels' order of elements, without events."""
+        """Write K and V into the cache in the kernels' order of elements, without events."""
         both, size = self._k_and_v(kv_cache), kv_cache.shape[2]
         for place, written in enumerate((key, value)):
             both[slot_mapping // size, :, place, slot_mapping % size] = written

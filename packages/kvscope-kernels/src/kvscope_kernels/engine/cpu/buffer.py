@@ -42,7 +42,7 @@ class CpuBuffer:
         self._words: Words = np.empty(threads * self._most * RECORD_WORDS, np.uint64)
 
     def has_room(self, events: int) -> bool:
-        """Whether one thread could write this many more events."""
+        """True if one thread could write this many more events."""
         return bool(self.counters[:, USED].max() + events <= self.segments.shape[1])
 
     def empty_for(self, events: int) -> None:

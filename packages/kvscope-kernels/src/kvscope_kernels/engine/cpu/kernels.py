@@ -195,9 +195,12 @@ def add_values(scores, kv, base, tokens, out, copy, product):
         for r in range(rows):
             w, z = scores[r], out[r]
             for n in range(0, whole, 4):
-                at = base + n * size
-                v0, v1 = kv[at : at + size], kv[at + size : at + 2 * size]
-                v2, v3 = kv[at + 2 * size : at + 3 * size], kv[at + 3 * size : at + 4 * size]
+                offset = base + n * size
+                v0, v1 = kv[offset : offset + size], kv[offset + size : offset + 2 * size]
+                v2, v3 = (
+                    kv[offset + 2 * size : offset + 3 * size],
+                    kv[offset + 3 * size : offset + 4 * size],
+                )
                 w0, w1, w2, w3 = w[n], w[n + 1], w[n + 2], w[n + 3]
                 for d in range(size):
                     half = w0 * to_float32(v0[d]) + w1 * to_float32(v1[d])

@@ -102,7 +102,7 @@ class CudaBackend(attention.AnyBlocks):
         *rest: Any,
         **more: Any,
     ) -> str | None:
-        """Why vLLM cannot have blocks of this shape; None if it can."""
+        """Reason why vLLM cannot have blocks of this shape; None if it can."""
         if block_size is None or launch.fits(block_size, head_size, dtype.itemsize):
             return None
         return f"blocks of {block_size} tokens, {head_size} elements each, are too large"

@@ -81,16 +81,16 @@ def cut_batch(
     rows = np.arange(len(queries))
     alone = queries == 1
 
-    one = np.stack((rows, starts[:-1], queries, before), axis=1)[alone]
+    single = np.stack((rows, starts[:-1], queries, before), axis=1)[alone]
     most_blocks = int(-(-after[alone].max(initial=0) // block_size))
-    splits = choose_splits(len(one), kv_heads, most_blocks, processors) if len(one) else 1
+    splits = choose_splits(len(single), kv_heads, most_blocks, processors) if len(single) else 1
 
     several = queries > 1
     row, first, tokens = _cut(queries * several, np.full(len(queries), tile), 0)
     many = np.stack((row, starts[row] + first, tokens, before[row] + first), axis=1)
     return CudaBatch(
         _pieces(starts, before, queries, block_size),
-        Tiles(one, block_size, kv_heads, 1, splits, split=splits > 1),
+        Tiles(single, block_size, kv_heads, 1, splits, split=splits > 1),
         Tiles(many, block_size, kv_heads, tile, splits=1, split=False),
     )
 

@@ -1,4 +1,4 @@
-"""Where the CUDA kernels write events: a segment each CTA, in a buffer of one forward pass.
+"""The CUDA kernels' buffer of events: a segment for each CTA, one buffer a forward pass.
 
 A pass is recorded in device memory. When its kernels are launched, the spool's thread copies the
 buffer to pinned host memory, on a stream of its own, while the next pass is recorded in another.
@@ -58,14 +58,14 @@ class Rows:
             self.host = torch.empty((rows, words), dtype=torch.int64, pin_memory=pin)
 
     def copy(self) -> None:
-        """Copy what is used to the host, without waiting for it."""
+        """Start copying the used part to the host."""
         used = min(self.used, len(self.device))
         self.host[:used].copy_(self.device[:used], non_blocking=True)
 
     def records(self, kind: np.dtype[Any]) -> npt.NDArray[Any]:
         """The host's copy as records."""
-        found: npt.NDArray[Any] = self.host.numpy().view(kind)[:, 0]
-        return found
+        words: npt.NDArray[Any] = self.host.numpy().view(kind)[:, 0]
+        return words
 
 
 class CudaBuffer:
@@ -121,10 +121,10 @@ class CudaBuffer:
         events = self._events.records(RECORD)
         host = {id(rows.device): rows.records(HEADER) for rows in self._headers}
         begins = []
-        for made in self._pass.launches:
-            headers = host[id(made.headers)][made.first : made.first + made.count]
-            found = events[_ranges(headers["place"], headers["events"])]
-            begins.append(spool.append((headers, found)))
+        for segments in self._pass.launches:
+            headers = host[id(segments.headers)][segments.first : segments.first + segments.count]
+            recorded = events[_ranges(headers["place"], headers["events"])]
+            begins.append(spool.append((headers, recorded)))
         self._pass.begins = begins
 
     def _room(self, count: int) -> Rows:

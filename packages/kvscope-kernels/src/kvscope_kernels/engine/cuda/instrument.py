@@ -1,4 +1,4 @@
-"""Parts of Triton kernels that record KV events: clocks, order, and where an event goes.
+"""Parts of Triton kernels that record KV events: clocks, order and places of events.
 
 With INSTRUMENT off, no instruction of this is compiled. With it on, each thread block (CTA) has its
 own *segment* of the events' buffer and writes there, in the order of its work and at places that

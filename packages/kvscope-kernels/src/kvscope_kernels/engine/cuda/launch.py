@@ -31,7 +31,7 @@ def padded_size(size: int) -> int:
 
 
 def fits(block_size: int, head_size: int, element_bytes: int) -> bool:
-    """Whether the kernels can take such blocks: each is read in one piece."""
+    """True if the kernels can take such blocks: each is read in one piece."""
     return (
         padded_size(block_size) * padded_size(head_size) * element_bytes
         <= LARGEST_BYTES[element_bytes]

@@ -45,8 +45,8 @@ class CudaTracer(SpooledTracer):
         """The segments for a launch of this layer; None if the layer is not traced."""
         if self._pass is None or layer % self.layer_stride:
             return None
-        made: CudaSegments = self._buffer.add(kernel, layer, events, count)
-        return made
+        segments: CudaSegments = self._buffer.add(kernel, layer, events, count)
+        return segments
 
     def end_pass(self) -> None:
         """The pass's kernels are launched: their events leave while the next pass runs."""
@@ -58,13 +58,13 @@ class CudaTracer(SpooledTracer):
     def launches(self, traced: TracedPass) -> list[Launch]:
         """Records of the launches of a pass, in the order of their launch."""
         return [
-            self._read(made, begin)
-            for made, begin in zip(traced.launches, traced.begins, strict=True)
+            self._read(segments, begin)
+            for segments, begin in zip(traced.launches, traced.begins, strict=True)
         ]
 
-    def _read(self, made: CudaSegments, begin: int) -> Launch:
-        headers = self._spool.read(begin, HEADER, made.count)
+    def _read(self, launched: CudaSegments, begin: int) -> Launch:
+        headers = self._spool.read(begin, HEADER, launched.count)
         events = self._spool.read(begin + headers.nbytes, RECORD, int(headers["events"].sum()))
         segments = {name: headers[name] for name in SEGMENT_COLUMNS}
         start, end = int(headers["start_timer"].min()), int(headers["end_timer"].max())
-        return Launch(made.kernel, made.layer, start, end, segments, events)
+        return Launch(launched.kernel, launched.layer, start, end, segments, events)
