@@ -98,7 +98,8 @@ def _run_virtual(jobs: Sequence[Job], line: Line) -> Iterator[Outcome]:
     for number, (job, error) in enumerate(_each_in_fork(jobs), 1):
         now_s = time.perf_counter()
         yield job, now_s - began_s, error
-        line.show(f"{number} of {len(jobs)} experiments")
+        if len(jobs) > 1:
+            line.show(f"{number} of {len(jobs)} experiments")
         began_s = now_s
 
 
@@ -128,9 +129,12 @@ def prepare(environment: dict[str, str]) -> None:
 def run_one(job: Job) -> KvscopeError | None:
     """Run, collect and analyse an experiment on a virtual clock here; why it failed, or None."""
     from kvscope.run import virtual
+    from kvscope.run.block import Told
 
     try:
-        facts = virtual.measure(job.experiment, job.directory, job.force)
+        # What this process prints during the run is in the run's log.
+        with os.fdopen(os.dup(2), "w") as out, Line(out, patient=True) as line:
+            facts = virtual.measure(job.experiment, job.directory, job.force, Told(line.show))
         if facts["status"] != runfile.COMPLETE:
             return KvscopeError(f"{facts['reason']} (log: {attempts.log_path(job.directory)})")
         if job.tables:

@@ -14,14 +14,15 @@ CLEAR = "\r\033[K"
 class Line:
     """One line of progress on a terminal, replaced by the next; elsewhere a line now and then.
 
-    `log` is a file that has every line.
+    `log` is a file that has every line. A `patient` one is shown elsewhere only if there are lines
+    for a while.
     """
 
-    def __init__(self, out: TextIO, log: Path | None = None) -> None:
+    def __init__(self, out: TextIO, log: Path | None = None, patient: bool = False) -> None:
         self._out, self._terminal = out, out.isatty()
         self._log_path = log
         self._log: TextIO | None = None
-        self._shown_at = -math.inf
+        self._shown_at = time.monotonic() if patient else -math.inf
 
     def __enter__(self) -> Self:
         if self._log_path is not None:

@@ -16,14 +16,17 @@ from kvscope.run import lifecycle
 from kvscope.run.attempt import read_session
 from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, hold_lock
 from kvscope.run.profiler import Profiling, choose_profiler
-from kvscope.run.progress import Progress
+from kvscope.run.progress import Progress, Tell, tell_nobody
 from kvscope.tables import runfile
 
 
-def measure(experiment: Experiment, directory: Path, force: bool = False) -> dict[str, Any]:
+def measure(
+    experiment: Experiment, directory: Path, force: bool = False, tell: Tell = tell_nobody
+) -> dict[str, Any]:
     """Run an experiment in `directory`, unless its finished run is kept; the contents of run.json.
 
-    What vLLM prints is in the run's log. BadInput if the experiment cannot be run.
+    What vLLM prints is in the run's log; `tell` takes the progress. BadInput if the experiment
+    cannot be run.
     """
     make_directory(directory)
     with hold_lock(directory, SUPERVISOR_LOCK):
@@ -32,7 +35,7 @@ def measure(experiment: Experiment, directory: Path, force: bool = False) -> dic
         try:
             attempt = lifecycle.begin(experiment, directory)
             profiling = choose_profiler(experiment.profiler.name)
-            facts = _measured(experiment, attempt, profiling)
+            facts = _measured(experiment, attempt, profiling, tell)
         except BadInput as error:
             lifecycle.refuse(experiment, directory, str(error))
             raise
@@ -40,7 +43,9 @@ def measure(experiment: Experiment, directory: Path, force: bool = False) -> dic
     return facts
 
 
-def _measured(experiment: Experiment, attempt: Path, profiling: Profiling) -> dict[str, Any]:
+def _measured(
+    experiment: Experiment, attempt: Path, profiling: Profiling, tell: Tell
+) -> dict[str, Any]:
     """The contents of run.json of an attempt that is made now."""
     began_s = time.perf_counter()
     with (
@@ -48,7 +53,7 @@ def _measured(experiment: Experiment, attempt: Path, profiling: Profiling) -> di
         hold_lock(attempt, SESSION_LOCK),
         _printing_to(attempt / runfile.LOG_FILE),
     ):
-        unsaved = serve_all(attempt)
+        unsaved = serve_all(attempt, tell)
     session = read_session(attempt)
     reason = unsaved or session.pop("reason", None)
     if session.pop("bad_input", False):
@@ -59,7 +64,7 @@ def _measured(experiment: Experiment, attempt: Path, profiling: Profiling) -> di
     return lifecycle.run_facts(experiment, attempt, session, reason, profiling, total_s)
 
 
-def serve_all(attempt: Path) -> str | None:
+def serve_all(attempt: Path, tell: Tell = tell_nobody) -> str | None:
     """Warm up, and measure repeats until the stopping rule ends the run.
 
     Returns why the records could not be written, None if they were. The attempt has the
@@ -69,7 +74,7 @@ def serve_all(attempt: Path) -> str | None:
     from kvscope.run import session as of_run  # imports vLLM
 
     session = of_run.Session.begin(attempt)
-    marks, progress, stopping = Marks(), Progress(), session.experiment.stopping
+    marks, progress, stopping = Marks(), Progress(tell), session.experiment.stopping
 
     def repeat() -> None:
         with of_run.prepare(session, marks, progress) as engine:
