@@ -33,7 +33,7 @@ from kvscope.tables.runfile import RUN_FILE, file_record, run_sha256
 
 ROOT = Path(__file__).parents[1]
 STUDY = ROOT / "packages/kvscope-model/src/kvscope_model/config/study/victims.yaml"
-KVSCOPE = (sys.executable, "-m", "kvscope.cli.main")
+KVSCOPE = (sys.executable, "-m", "kvscope.cli")
 
 
 def main() -> None:

@@ -356,7 +356,7 @@ def interrupted(checkout: Checkout, number: int, when: str) -> int:
 # A file that is there at the moment of each interruption, one stage after the other.
 MOMENTS = {
     signal.SIGINT: (
-        "results/experiments/*/attempt/.progress*",
+        "results/experiments/*/attempt/.session.lock",
         "results/experiments/*/run.json",
         "results/tables/*/collect.json",
         "results/studies/two/experiments.csv",

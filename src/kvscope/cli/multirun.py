@@ -60,8 +60,12 @@ def measure(config: Any) -> str:
     """In a job of the launcher: run one experiment; why it has no result, empty if it has one."""
     experiment = load(_file(Path(HydraConfig.get().sweep.dir), config.experiment))
     directory = experiment_directory(RESULTS, experiment.id)
-    with Line(sys.stderr) as line:
-        (error,) = batch.run([batch.Job(experiment, directory, config.force)], line).values()
+    job = batch.Job(experiment, directory, config.force)
+    try:
+        with Line(sys.stderr) as line:
+            (error,) = batch.run([job], line).values()
+    except KvscopeError as failure:
+        error = failure
     return "" if error is None else str(error)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kvscope.base.errors import BadInput, KvscopeError
+from kvscope.base.errors import BadInput, CannotWrite, KvscopeError
 from kvscope.base.files import make_directory, read_json, write_json
 from kvscope.base.machine import system_text
 from kvscope.base.processes import exit_on_signals
@@ -126,15 +126,21 @@ def measure(
     the same directory waits, and then finds the run finished. With `key`, the comparisons that end
     the rounds are those in its section.
     """
-    failures: dict[str, KvscopeError | None] = {one.experiment.id: None for one in wanted}
+    failures: dict[str, KvscopeError | None] = {}
     with ExitStack() as stack:
         stack.enter_context(exit_on_signals())
         # In one order, so that two campaigns do not wait for each other.
+        unusable: dict[Path, CannotWrite] = {}
         for directory in sorted({one.directory for one in wanted}):
-            make_directory(directory)
-            stack.enter_context(hold_lock(directory, SUPERVISOR_LOCK))
+            try:
+                make_directory(directory)
+                stack.enter_context(hold_lock(directory, SUPERVISOR_LOCK))
+            except CannotWrite as error:
+                unusable[directory] = error
+        failures |= {one.experiment.id: unusable.get(one.directory) for one in wanted}
+        usable = [one for one in wanted if one.directory not in unusable]
         pending = [
-            one for one in wanted if lifecycle.is_wanted(one.experiment, one.directory, one.force)
+            one for one in usable if lifecycle.is_wanted(one.experiment, one.directory, one.force)
         ]
         for lot in _of_one_zygote(pending):
             campaign = Campaign(lot, _campaign_id(lot.values()), show, key)
