@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kvscope.base.errors import BadInput, CannotWrite, KvscopeError
+from kvscope.base.errors import BadInput, KvscopeError
 from kvscope.base.files import make_directory, read_json, write_json
 from kvscope.base.machine import system_text
 from kvscope.base.processes import exit_on_signals
@@ -130,12 +130,12 @@ def measure(
     with ExitStack() as stack:
         stack.enter_context(exit_on_signals())
         # In one order, so that two campaigns do not wait for each other.
-        unusable: dict[Path, CannotWrite] = {}
+        unusable: dict[Path, KvscopeError] = {}
         for directory in sorted({one.directory for one in wanted}):
             try:
                 make_directory(directory)
                 stack.enter_context(hold_lock(directory, SUPERVISOR_LOCK))
-            except CannotWrite as error:
+            except KvscopeError as error:
                 unusable[directory] = error
         failures |= {one.experiment.id: unusable.get(one.directory) for one in wanted}
         usable = [one for one in wanted if one.directory not in unusable]
