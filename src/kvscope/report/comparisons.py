@@ -274,7 +274,7 @@ def _base_value(study: StudyData, key: str) -> Any:
 
 
 def _along(study: StudyData, key: str) -> Set[str]:
-    """Keys that may differ with this one."""
+    """Keys that may differ together with a key."""
     question = study.question
     return {*question.along} if question and question.key == key else set()
 
