@@ -151,7 +151,7 @@ def test_any_study_is_planned_or_refused(text: str, config: Path) -> None:
     assert plan is None or plan.experiments
 
 
-OPTIONS = ["config.yaml", "workload/zipf.yaml", "overflow/swap.yaml", "tracing/sampled.yaml"]
+OPTIONS = ["config.yaml", "workload/zipf.yaml", "overflow/swap.yaml", "tracing/none.yaml"]
 
 
 @settings(max_examples=12)
@@ -161,7 +161,7 @@ def test_any_option_is_planned_or_refused(data: st.DataObject, name: str, config
     sound = path.read_text()
     package = "# @package _global_\n" if data.draw(st.booleans()) else ""
     path.write_text(package + data.draw(spoilt([documents.load(path)])), encoding="utf-8")
-    chosen = ["workload=zipf", "overflow=swap", "tracing=sampled"]
+    chosen = ["workload=zipf", "overflow=swap", "tracing=none"]
     try:
         plan = read_or_refused(lambda: expand(None, chosen, config))
     finally:

@@ -1,1 +1,1 @@
-"""What all rooms stand on: errors, atomic files, the layout of results, plug-ins, processes."""
+"""Foundations of all rooms: errors, atomic files, the layout of results, plug-ins, processes."""

@@ -68,9 +68,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 def umask() -> int:
     """The process's umask. POSIX can only read it by setting it, so it is set twice."""
-    found = os.umask(0o077)
-    os.umask(found)
-    return found
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def follow_umask(directory: Path) -> None:

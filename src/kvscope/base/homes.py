@@ -23,14 +23,14 @@ HOMES = (
 
 def directory_of(variable: str) -> Path:
     """The directory that a variable names, or would."""
-    below, name = next((below, name) for one, below, name in HOMES if one == variable)
-    if given := os.environ.get(variable):
-        return Path(given)
+    below, name = next((below, name) for variable_, below, name in HOMES if variable_ == variable)
+    if path := os.environ.get(variable):
+        return Path(path)
     return directory_of(below) / name if below else Path(name)
 
 
 def mover_of(path: str | os.PathLike[str]) -> str:
-    """The variable that moves a file or directory elsewhere; empty if there is none."""
+    """The variable that moves a file or directory elsewhere; empty if no variable does."""
     sought = Path(os.path.abspath(path))
     for variable, _, _ in HOMES:
         place = directory_of(variable).absolute()
@@ -40,7 +40,7 @@ def mover_of(path: str | os.PathLike[str]) -> str:
 
 
 def _is_hidden(path: Path, home: Path) -> bool:
-    """Whether a file in a home is a program's, and not one that its user put there."""
+    """Whether a file in a home is a program's, and not put there by its user."""
     parts = path.relative_to(home).parts
     return bool(parts) and parts[0].startswith(".")
 

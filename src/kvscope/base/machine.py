@@ -51,7 +51,7 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
 
 
 def installed_vllm() -> tuple[str, str] | None:
-    """Name and version of the distribution, one for each kind of device, of the vLLM that is here.
+    """Name and version of the installed distribution of vLLM, which depends on the device.
 
     It is the one that is imported: of several in `sys.path` the first, with the metadata beside it.
     """
@@ -67,6 +67,6 @@ def installed_vllm() -> tuple[str, str] | None:
 def _distribution_of_vllm(path: list[str]) -> tuple[str, str] | None:
     """Name and version of the first distribution of vLLM in these directories."""
     for name in VLLM_DISTRIBUTIONS:
-        for found in metadata.distributions(name=name, path=path):
-            return name, found.version
+        for distribution in metadata.distributions(name=name, path=path):
+            return name, distribution.version
     return None

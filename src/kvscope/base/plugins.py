@@ -25,17 +25,17 @@ def names(group: str) -> tuple[str, ...]:
 
 @cache
 def find(group: str, name: str) -> EntryPoint:
-    """The entry point of a name; BadInput if there is none, or two packages register the name."""
-    found = {point.value: point for point in entry_points(group=group, name=name)}
-    if not found:
-        known = ", ".join(names(group)) or "nothing"
-        raise BadInput(f"no installed package registers {name!r:.60} as {group}; known: {known}")
-    if len(found) > 1:
+    """The entry point of a name; BadInput unless exactly one package registers the name."""
+    points = {point.value: point for point in entry_points(group=group, name=name)}
+    if not points:
+        names_ = ", ".join(names(group)) or "nothing"
+        raise BadInput(f"no installed package registers {name!r:.60} as {group}; known: {names_}")
+    if len(points) > 1:
         raise BadInput(
-            f"{name!r:.60} is registered twice as {group}, {' and '.join(sorted(found))}; "
+            f"{name!r:.60} is registered twice as {group}, {' and '.join(sorted(points))}; "
             "uninstall one of the packages"
         )
-    return next(iter(found.values()))
+    return next(iter(points.values()))
 
 
 def origin(group: str, name: str) -> str | None:
@@ -60,15 +60,15 @@ def load(group: str, name: str, kind: type[T]) -> T:
     """
     point = find(group, name)
     try:
-        found = point.load()
+        loaded = point.load()
     except (Exception, SystemExit) as error:  # whatever a module of another package raises
-        said = " ".join(f"{type(error).__name__}: {error}".split())
+        problem = " ".join(f"{type(error).__name__}: {error}".split())
         raise BadInput(
-            f"{group} {name} cannot be loaded from {origin_of(point) or point.value} ({said}); "
+            f"{group} {name} cannot be loaded from {origin_of(point) or point.value} ({problem}); "
             "fix or uninstall its package"
         ) from error
-    if not isinstance(found, kind):
+    if not isinstance(loaded, kind):
         raise BadInput(
             f"{group} {name} is {point.value}, which must be a {kind.__module__}.{kind.__name__}"
         )
-    return found
+    return loaded

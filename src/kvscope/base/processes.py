@@ -93,9 +93,9 @@ def end_family(pid: int) -> None:
     with suppress(psutil.Error):  # it has ended
         first = psutil.Process(pid)
         family = {first, *first.children(recursive=True)}
-        for one in family:
+        for process in family:
             with suppress(psutil.Error):
-                one.terminate()
+                process.terminate()
         psutil.wait_procs(family, PATIENCE_S)
         _kill_all(family)
 
@@ -105,16 +105,16 @@ def _kill_all(family: "Iterable[psutil.Process]") -> None:
     import psutil  # not above: the doctor needs the standard library only
 
     stopped: set[psutil.Process] = set()
-    left = [*family]
-    while left:
-        one = left.pop()
-        stopped.add(one)
+    pending = [*family]
+    while pending:
+        process = pending.pop()
+        stopped.add(process)
         with suppress(psutil.Error):  # it has ended
-            one.suspend()
-            left += set(one.children()) - stopped
-    for one in stopped:
+            process.suspend()
+            pending += set(process.children()) - stopped
+    for process in stopped:
         with suppress(psutil.Error):  # likewise
-            one.kill()
+            process.kill()
 
 
 @contextmanager
@@ -223,7 +223,7 @@ def kill(process: "subprocess.Popen[Any]") -> None:
 def version_of(
     command: Sequence[Any], shape: str, limit_s: float, codes: Sequence[int] = (0,)
 ) -> tuple[str, str]:
-    """The line of a program's answer that is its version, and why there is none.
+    """The line of a program's answer that is its version, and the reason if it has none.
 
     `shape` is a regular expression of the whole line, wherever the program prints it, and `codes`
     are the exit codes with which it does: an error message is no version.

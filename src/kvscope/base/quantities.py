@@ -90,11 +90,11 @@ def _parse(
 
     ValueError, a sentence with the text and what was expected, if it is none or is not allowed.
     """
-    found = _QUANTITY.fullmatch(text.strip())
-    if found and text.isprintable() and found[1].isascii():
-        factor = units.get((found[3] or unit).lower())
+    match = _QUANTITY.fullmatch(text.strip())
+    if match and text.isprintable() and match[1].isascii():
+        factor = units.get((match[3] or unit).lower())
         if factor is not None:
-            number = Fraction(f"{found[1]}{found[2] or ''}") * factor
+            number = Fraction(f"{match[1]}{match[2] or ''}") * factor
             if allows(number):
                 return number
     raise ValueError(f"{text[:60]!r} is not {expected}")

@@ -29,8 +29,8 @@ def short_repr(value: Any) -> str:
 
 def one_line(error: object, longest: int = 200) -> str:
     """The message of a library's error on one line, at most `longest` characters."""
-    said = " ".join(str(error).split()).rstrip(".")
-    return said if len(said) <= longest else f"{said[:longest]}…"
+    line = " ".join(str(error).split()).rstrip(".")
+    return line if len(line) <= longest else f"{line[:longest]}…"
 
 
 def describe_error(error: BaseException) -> str:
@@ -39,7 +39,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def last_line(text: str) -> str:
-    """The last line of a program's output that is not empty; '' if there is none."""
+    """The last line of a program's output that is not empty; '' without such a line."""
     return (text.strip().splitlines() or [""])[-1].strip()
 
 

@@ -91,13 +91,13 @@ class Rounds:
         cells = self._cells.get(experiment)
         if cells is None:
             return UNKNOWN
-        left = self._adjusted(cells)
+        logs = self._adjusted(cells)
         mean_waiting = float(cells.waits.mean())
-        if len(left) < 2:
-            return Interval.exp(float(left[0]), math.nan)
-        variance = float(left.var(ddof=1)) / len(left) + self._slope[1] * mean_waiting**2
-        half = student_t(len(left) - 1) * math.sqrt(variance)
-        return Interval.exp(float(left.mean()), half + self._widening(mean_waiting))
+        if len(logs) < 2:
+            return Interval.exp(float(logs[0]), math.nan)
+        variance = float(logs.var(ddof=1)) / len(logs) + self._slope[1] * mean_waiting**2
+        half = student_t(len(logs) - 1) * math.sqrt(variance)
+        return Interval.exp(float(logs.mean()), half + self._widening(mean_waiting))
 
     def difference(self, other: str, base: str) -> Interval:
         """time of `other` − time of `base`, in the times' unit: a paired t interval.
@@ -107,19 +107,19 @@ class Rounds:
         shared = self._shared(other, base)
         if len(shared) < 2:
             return UNKNOWN
-        one, two = self._of(other, shared), self._of(base, shared)
-        times, base_times = np.exp(self._adjusted(one)), np.exp(self._adjusted(two))
+        cells, base_cells = self._of(other, shared), self._of(base, shared)
+        times, base_times = np.exp(self._adjusted(cells)), np.exp(self._adjusted(base_cells))
         apart = times - base_times
         # What the mean changes by if the slope does.
-        by_slope = float((times * one.waits - base_times * two.waits).mean())
+        by_slope = float((times * cells.waits - base_times * base_cells.waits).mean())
         variance = float(apart.var(ddof=1)) / (len(apart) - 1) + self._slope[1] * by_slope**2
         half = student_t(len(apart) - 1) * math.sqrt(variance)
-        size = float(np.mean(times * one.waits + base_times * two.waits)) / 2
+        size = float(np.mean(times * cells.waits + base_times * base_cells.waits)) / 2
         half += self._widening(size)
         return Interval.around(float(apart.mean()), half)
 
     def count(self, other: str, base: str) -> int:
-        """In how many rounds both were measured; of two that a third connects, the fewer."""
+        """Rounds that measured both; the fewer of either's, if only a third connects them."""
         shared = len(self._shared(other, base))
         return shared or min(len(self._cells[name].logs) for name in (other, base))
 
@@ -142,20 +142,20 @@ class Rounds:
         return self._model.slope if self.adjusts else (0.0, 0.0)
 
     def _adjusted(self, cells: "_Cells") -> Floats:
-        left: Floats = cells.logs - self._slope[0] * cells.waits
-        return left
+        logs: Floats = cells.logs - self._slope[0] * cells.waits
+        return logs
 
     @cached_property
     def _cells(self) -> "dict[str, _Cells]":
         """Means over the repeats of each round, one entry a round, by experiment."""
-        found: dict[str, dict[Hashable, list[tuple[float, float]]]] = defaultdict(dict)
+        entries: dict[str, dict[Hashable, list[tuple[float, float]]]] = defaultdict(dict)
         logs = np.log(np.asarray(self.time, dtype=float)).tolist()
         rows = zip(self.experiment, self.round, logs, self.waiting, strict=True)
         for name, number, log, waits in rows:
-            found[name].setdefault(number, []).append((log, waits))
+            entries[name].setdefault(number, []).append((log, waits))
         return {
-            name: _Cells([*own], np.array([_mean(one) for one in own.values()]))
-            for name, own in found.items()
+            name: _Cells([*by_round], np.array([_mean(rows_) for rows_ in by_round.values()]))
+            for name, by_round in entries.items()
         }
 
     @cached_property
@@ -166,8 +166,8 @@ class Rounds:
         """The rounds that have both."""
         if other not in self._cells or base not in self._cells:
             return []
-        there = {*self._cells[base].rounds}
-        return [number for number in self._cells[other].rounds if number in there]
+        base_rounds = {*self._cells[base].rounds}
+        return [number for number in self._cells[other].rounds if number in base_rounds]
 
     def _of(self, experiment: str, rounds: Sequence[Hashable]) -> "_Cells":
         """An experiment's cells of these rounds, in their order."""
@@ -214,24 +214,24 @@ class _Model:
     def fit(cls, cells: dict[str, _Cells], with_slope: bool) -> "_Model":
         """Least squares of the logarithms on experiments, rounds and, if wanted, waiting."""
         effects = {name: column for column, name in enumerate(cells)}
-        numbers = dict.fromkeys(number for own in cells.values() for number in own.rounds)
+        numbers = dict.fromkeys(number for part in cells.values() for number in part.rounds)
         rounds = {number: len(cells) + column for column, number in enumerate(numbers)}
-        logs = np.concatenate([own.logs for own in cells.values()])
+        logs = np.concatenate([part.logs for part in cells.values()])
         design = np.zeros((len(logs), len(cells) + len(rounds) + with_slope))
         row = 0
-        for name, own in cells.items():
-            for number in own.rounds:
+        for name, part in cells.items():
+            for number in part.rounds:
                 design[row, effects[name]] = design[row, rounds[number]] = 1.0
                 row += 1
         if with_slope:
-            design[:, -1] = np.concatenate([own.waits for own in cells.values()])
+            design[:, -1] = np.concatenate([part.waits for part in cells.values()])
         gram = design.T @ design
         inverse = np.linalg.pinv(gram, rcond=ROUNDING**2, hermitian=True)
         solving = design @ inverse
         coefficients = solving.T @ logs
-        rest = logs - design @ coefficients
+        residuals = logs - design @ coefficients
         leverage = (solving * design).sum(axis=1).clip(0, MOST_LEVERAGE)
-        weighted = solving * (rest / (1 - leverage))[:, None]
+        weighted = solving * (residuals / (1 - leverage))[:, None]
         freedom = len(logs) - round(float(np.trace(solving.T @ design)))
         return cls(effects, coefficients, weighted.T @ weighted, inverse @ gram, freedom)
 
@@ -249,7 +249,7 @@ class _Model:
 
     def _estimate(self, weights: Floats) -> tuple[float, float]:
         """A contrast of the coefficients and its variance, NaN where it is not determined."""
-        told = np.abs(weights @ self.determined - weights).max() < ROUNDING
-        if not told or self.freedom < 1:
+        determined = np.abs(weights @ self.determined - weights).max() < ROUNDING
+        if not determined or self.freedom < 1:
             return math.nan, math.nan
         return float(weights @ self.coefficients), float(weights @ self.covariance @ weights)

@@ -20,18 +20,18 @@ def scratch_directory() -> Iterator[Path]:
 
     Those of killed processes are removed before.
     """
-    for left in _temporary().glob(f"{SCRATCH}*"):
-        with suppress(OSError), _lock_of(left):  # of another user, or in use
-            shutil.rmtree(left)
+    for abandoned in _temporary().glob(f"{SCRATCH}*"):
+        with suppress(OSError), _lock_of(abandoned):  # of another user, or in use
+            shutil.rmtree(abandoned)
     try:
-        made = Path(tempfile.mkdtemp(prefix=f".{SCRATCH}"))
+        hidden = Path(tempfile.mkdtemp(prefix=f".{SCRATCH}"))
     except OSError as error:
         raise KvscopeError(
             f"{_temporary()}: cannot be written ({reason_of(error)}); name a directory with room "
             "in TMPDIR"
         ) from None
-    with exit_on_signals(), _lock_of(made):
-        place = made.rename(made.with_name(made.name[1:]))  # others see it when it is locked
+    with exit_on_signals(), _lock_of(hidden):
+        place = hidden.rename(hidden.with_name(hidden.name[1:]))  # others see it when it is locked
         try:
             yield place
         finally:

@@ -172,8 +172,8 @@ def independent_ratio(one: Interval, base: Interval) -> Interval:
         return UNKNOWN
     t = student_t(_welch(one, base, one.value / base.value))
     squares = [t * t * variance for variance in variances]
-    found = _fieller((one.value, base.value), (squares[0], squares[1]), 0.0)
-    return found if base.low > 0 else replace(found, high=math.inf)
+    ratio = _fieller((one.value, base.value), (squares[0], squares[1]), 0.0)
+    return ratio if base.low > 0 else replace(ratio, high=math.inf)
 
 
 def paired_ratio(
@@ -188,9 +188,9 @@ def paired_ratio(
     if count < 2 or not np.mean(base) > 0:
         return UNKNOWN
     squared_t = student_t(count - 1) ** 2 / count
-    (own, both), (_, other) = (squared_t * np.cov(values, base)).tolist()
-    squares = own + errors[0] ** 2, other + errors[1] ** 2
-    return _fieller((float(np.mean(values)), float(np.mean(base))), squares, both)
+    (variance, covariance), (_, other) = (squared_t * np.cov(values, base)).tolist()
+    squares = variance + errors[0] ** 2, other + errors[1] ** 2
+    return _fieller((float(np.mean(values)), float(np.mean(base))), squares, covariance)
 
 
 def range_of_ratio(one: Interval, base: Interval) -> Interval:
@@ -220,22 +220,22 @@ def mean_ratio(ratios: Sequence[Interval]) -> Interval:
     That is at least as wide as the 95 % interval of the mean, whatever the ratios have in common.
     ValueError if one of several is 0, which would make the mean 0 whatever the others are.
     """
-    if len(ratios) > 1 and not all(0 < one.value < math.inf for one in ratios):
+    if len(ratios) > 1 and not all(0 < ratio.value < math.inf for ratio in ratios):
         raise ValueError("only ratios above 0 have a geometric mean")
-    columns = zip(*((one.value, one.low, one.high) for one in ratios), strict=True)
+    columns = zip(*((ratio.value, ratio.low, ratio.high) for ratio in ratios), strict=True)
     value, low, high = map(_geometric_mean, columns)
-    return Interval(value, low, high, min(one.count for one in ratios), ratios[0].how)
+    return Interval(value, low, high, min(ratio.count for ratio in ratios), ratios[0].how)
 
 
 def mean_difference(differences: Sequence[Interval]) -> Interval:
-    """The mean of differences, and of the ends of their intervals, NaN where one is not known."""
-    columns = zip(*((one.value, one.low, one.high) for one in differences), strict=True)
+    """The mean of differences, and of their intervals' ends; NaN where an end is unknown."""
+    columns = zip(*((d.value, d.low, d.high) for d in differences), strict=True)
     value, low, high = map(fmean, columns)
     return Interval(value, low, high)
 
 
 def coefficient_of_variation(values: Sequence[float]) -> float:
-    """Standard deviation (n-1) over mean; 0 below two values or of equal ones, NaN of mean 0."""
+    """Standard deviation (n-1) over mean; 0 below two values or without spread, NaN for mean 0."""
     sample = np.asarray(values, dtype=float)
     deviation = float(sample.std(ddof=1)) if len(sample) > 1 else 0.0
     if deviation == 0:
@@ -269,7 +269,7 @@ def _welch(one: Interval, other: Interval, times: float = 1.0) -> float:
 
 
 def _geometric_mean(numbers: Sequence[float]) -> float:
-    """0 if one of them is not above 0, as an interval's end may be; infinite if one is."""
+    """Geometric mean; 0 if a number is not above 0, infinite if a number is infinite."""
     if min(numbers) <= 0:
         return 0.0
     return geometric_mean(numbers) if math.isfinite(max(numbers)) else math.inf

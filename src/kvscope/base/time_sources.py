@@ -1,4 +1,4 @@
-"""Where the times of a run come from: a clock, a cost model, or a rehearsal."""
+"""Sources of the times of a run: a clock, a cost model, or a rehearsal."""
 
 from collections.abc import Collection
 

@@ -104,13 +104,13 @@ def _run_virtual(jobs: Sequence[Job], line: Line) -> Iterator[Outcome]:
 
 
 def _each_in_fork(jobs: Sequence[Job]) -> Iterator[tuple[Job, KvscopeError | None]]:
-    """Each job, and why it failed; a fork that is lost costs the job that it was at."""
-    left = list(jobs)
-    while left:
+    """Each job with the error for which it failed, if any; a lost fork costs only its job."""
+    pending = list(jobs)
+    while pending:
         with processes.forks(1) as pool:
-            pool.submit(prepare, measured_environment(left[0].experiment)).result()
-            while left:
-                job = left.pop(0)
+            pool.submit(prepare, measured_environment(pending[0].experiment)).result()
+            while pending:
+                job = pending.pop(0)
                 try:
                     yield job, pool.submit(run_one, job).result()
                 except BrokenProcessPool:
@@ -120,7 +120,7 @@ def _each_in_fork(jobs: Sequence[Job]) -> Iterator[tuple[Job, KvscopeError | Non
 
 
 def prepare(environment: dict[str, str]) -> None:
-    """Make this process one that runs experiments; vLLM must not be imported yet."""
+    """Prepare this process for running experiments; vLLM must not be imported yet."""
     os.environ.clear()
     os.environ.update(environment)
     gc.disable()  # all that a run records is kept
@@ -155,8 +155,8 @@ def _run_measured(jobs: Sequence[Job], line: Line, compare: str | None) -> Itera
 
     if not jobs:
         return
-    wanted = [campaign.Wanted(job.experiment, job.directory, job.force) for job in jobs]
-    failures = campaign.measure(wanted, line.show, compare)
+    requested = [campaign.Wanted(job.experiment, job.directory, job.force) for job in jobs]
+    failures = campaign.measure(requested, line.show, compare)
     measured = [job for job in jobs if failures[job.experiment.id] is None]
     failures |= _make_all_tables([job for job in measured if job.tables], line)
     for job in jobs:
@@ -168,7 +168,7 @@ def _run_measured(jobs: Sequence[Job], line: Line, compare: str | None) -> Itera
 
 
 def _make_all_tables(jobs: Sequence[Job], line: Line) -> Failures:
-    """Collect and analyse runs, one on each core at a time."""
+    """Collect and analyse runs, at most one on each core."""
     # Imported here, they are in all processes.
     import kvscope.collect.collector
     import kvscope.metrics.experiment  # noqa: F401

@@ -98,8 +98,8 @@ def _enumerated(value: dict[str, Any]) -> Iterator[str]:
 def runs(prefix: str, **_: Any) -> list[str]:
     """Directories of runs in results/ or the working directory; if none matches, any directory."""
     places = (layout.RESULTS / layout.EXPERIMENTS, Path())
-    found = [str(path.parent) for place in places for path in place.glob(f"*/{RUN_FILE}")]
-    return [run for run in found if run.startswith(prefix)] or list(directories(prefix))
+    directories_ = [str(path.parent) for place in places for path in place.glob(f"*/{RUN_FILE}")]
+    return [run for run in directories_ if run.startswith(prefix)] or list(directories(prefix))
 
 
 def studies_and_runs(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:

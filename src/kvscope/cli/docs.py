@@ -80,8 +80,8 @@ def _is_own(oracle: Oracle[Any]) -> bool:
 
 def _figures_table() -> str:
     """Figures of kvscope itself; those of other packages stand in their own documents."""
-    own = [(name, one) for name, one in figures().items() if not plugins.origin(FIGURE, name)]
-    rows = [(f"`{name}`", one.title, one.axes) for name, one in own]
+    ours = {name: figure for name, figure in figures().items() if not plugins.origin(FIGURE, name)}
+    rows = [(f"`{name}`", figure.title, figure.axes) for name, figure in ours.items()]
     return markdown(("figure", "shows", "declared axes"), rows)
 
 
@@ -160,7 +160,7 @@ def regenerate(text: str) -> str:
 
 def main(*directories: Path) -> None:
     """Generate the tables of all documents in directories; print the paths that changed."""
-    for path in sorted(path.resolve() for one in directories for path in one.glob("*.md")):
+    for path in sorted(path.resolve() for home in directories for path in home.glob("*.md")):
         if write_text_if_changed(path, regenerate(path.read_text(encoding="utf-8"))):
             print(path)
 

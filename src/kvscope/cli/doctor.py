@@ -87,12 +87,12 @@ def _line(check: MachineCheck, colour: bool) -> str:
 
 def python_check() -> MachineCheck:
     """Whether this Python is recent enough."""
-    wanted = ".".join(map(str, OLDEST_PYTHON))
+    oldest = ".".join(map(str, OLDEST_PYTHON))
     return MachineCheck(
         "Python",
         sys.version_info >= OLDEST_PYTHON,
         f"{platform.python_version()} in {sys.prefix}",
-        f"kvscope needs {wanted} or later: {MAKE} env PYTHON=python{wanted}",
+        f"kvscope needs {oldest} or later: {MAKE} env PYTHON=python{oldest}",
     )
 
 
@@ -102,14 +102,14 @@ def packages_check() -> MachineCheck:
     In a checkout envs/ pins the packages; elsewhere the installed kvscope requires them.
     """
     if packages.in_checkout():
-        flaws, wanted = packages.pinned_flaws(), f"as envs/ pins them for {packages.device()}"
+        flaws, required = packages.pinned_flaws(), f"as envs/ pins them for {packages.device()}"
         incomplete = any(flaw.problem.endswith(packages.MISSING) for flaw in flaws)
         advice = f"rm -r {shlex.quote(sys.prefix)}; make env" if incomplete else "make env"
     else:
-        flaws, wanted = installed_flaws(), "as kvscope requires them"
+        flaws, required = installed_flaws(), "as kvscope requires them"
         anew = ("pip", "install", "--force-reinstall", "--no-deps", *(f.requirement for f in flaws))
         advice = shlex.join(anew)
-    return MachineCheck("packages", not flaws, _format_flaws(flaws) or wanted, advice)
+    return MachineCheck("packages", not flaws, _format_flaws(flaws) or required, advice)
 
 
 def installed_flaws() -> list[packages.Flaw]:
@@ -131,9 +131,9 @@ def _requirements() -> dict[str, Any]:
 
     todo, done, versions = [Requirement("kvscope")], set[tuple[str, ...]](), dict[str, Any]()
     while todo:
-        wanted = todo.pop()
-        name, extras = canonicalize_name(wanted.name), ("", *sorted(wanted.extras))
-        versions[name] = wanted.specifier & versions.get(name, wanted.specifier)
+        requirement = todo.pop()
+        name, extras = canonicalize_name(requirement.name), ("", *sorted(requirement.extras))
+        versions[name] = requirement.specifier & versions.get(name, requirement.specifier)
         if not packages.version_of(name) or (name, *extras) in done:
             continue
         done.add((name, *extras))
@@ -174,12 +174,12 @@ def version_check(build: str, torch: str) -> MachineCheck:
 
 def devices_check(gpus: list[str]) -> MachineCheck:
     """The devices that a run can use; a problem if the driver has a GPU that torch does not see."""
-    found = ["cpu"] + [f"cuda ({name})" for name in gpus]
+    names = ["cpu"] + [f"cuda ({name})" for name in gpus]
     hidden = not gpus and shutil.which("nvidia-smi") is not None
     advice = (
         f"nvidia-smi is here but torch sees no GPU: {MAKE} env DEVICE=cuda, then check the driver"
     )
-    return MachineCheck("devices", not hidden, ", ".join(found), advice)
+    return MachineCheck("devices", not hidden, ", ".join(names), advice)
 
 
 def _ask_engine() -> tuple[dict[str, Any], str]:
@@ -232,13 +232,13 @@ def profiler_checks() -> Iterator[MachineCheck]:
 
 def schedulers_check() -> MachineCheck:
     """The batch schedulers whose submit command is on PATH, beside local execution."""
-    found = ["local"]
+    names = ["local"]
     for name, command, shape, codes in SCHEDULERS:
         if shutil.which(command):
-            asked = [command, "--version"], f"(?i:{shape})", ANSWER_LIMIT_S, codes
-            version, why = processes.version_of(*asked)
-            found.append(f"{name} ({version or f'version unknown: {why}'})")
-    return MachineCheck("schedulers", True, ", ".join(found))
+            question = [command, "--version"], f"(?i:{shape})", ANSWER_LIMIT_S, codes
+            version, why = processes.version_of(*question)
+            names.append(f"{name} ({version or f'version unknown: {why}'})")
+    return MachineCheck("schedulers", True, ", ".join(names))
 
 
 def disk_check(results: Path) -> MachineCheck:
@@ -260,5 +260,5 @@ def threads_check() -> MachineCheck:
     """
     cores, load = len(os.sched_getaffinity(0)), load_1min()
     advice = "other processes keep them busy, so measured times would be long and scattered: wait"
-    found = "load unknown" if load is None else f"load {load:.1f}"
-    return MachineCheck("cores", (load or 0.0) < cores, f"{cores}, {found}", advice)
+    words = "load unknown" if load is None else f"load {load:.1f}"
+    return MachineCheck("cores", (load or 0.0) < cores, f"{cores}, {words}", advice)

@@ -117,20 +117,20 @@ def abandon_output() -> None:
 
 
 def plugin_commands() -> Iterator[Command]:
-    """The commands of other packages; one that cannot be used is named on standard error."""
-    own = {command.name for command in COMMANDS.values()}
+    """The commands of other packages; an unusable command is named on standard error."""
+    taken = {command.name for command in COMMANDS.values()}
     for name in plugins.names(GROUP):
         try:
-            found = plugins.load(GROUP, name, Command)
-            if found.name in own:
+            loaded = plugins.load(GROUP, name, Command)
+            if loaded.name in taken:
                 raise BadInput(
-                    f"{found.name!r} is a command of kvscope or of another package; uninstall one"
+                    f"{loaded.name!r} is a command of kvscope or of another package; uninstall one"
                 )
-            own.add(found.name)
+            taken.add(loaded.name)
         except BadInput as error:
             print(f"kvscope: {error}", file=sys.stderr)
         else:
-            yield found
+            yield loaded
 
 
 def refusal_of_absent(words: Sequence[str]) -> str | None:

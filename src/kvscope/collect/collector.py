@@ -86,11 +86,11 @@ def _collect_profile(run: Run, out_dir: Path) -> tuple[dict[str, Any], Alignment
 
 def _passes(out_dir: Path) -> pd.DataFrame:
     """The NVTX ranges of the measured forward passes: repeat, step, start_ns."""
-    own = [("domain", "=", DOMAIN), ("name", "=", FORWARD_PASS), ("kind", "=", "push_pop")]
+    filters = [("domain", "=", DOMAIN), ("name", "=", FORWARD_PASS), ("kind", "=", "push_pop")]
     columns = ["repeat", "step", "start_ns"]
-    texts = [name for name, *_ in own]  # millions of ranges share few of them
+    texts = [name for name, *_ in filters]  # millions of ranges share few of them
     path = out_dir / NVTX_RANGES.file
-    rows = pq.read_table(path, columns=columns, filters=own, read_dictionary=texts)
+    rows = pq.read_table(path, columns=columns, filters=filters, read_dictionary=texts)
     frame: pd.DataFrame = rows.drop_null().to_pandas()
     return frame
 

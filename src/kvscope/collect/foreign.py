@@ -31,11 +31,11 @@ def make_records(directory: Path) -> list[str]:
 
     Returns what is not in them, a sentence each. BadInput if two collectors recognise them.
     """
-    known = {name: plugins.load(GROUP, name, Collector) for name in plugins.names(GROUP)}
-    found = [name for name, one in known.items() if one.recognises(directory)]
-    if len(found) > 1:
+    collectors = {name: plugins.load(GROUP, name, Collector) for name in plugins.names(GROUP)}
+    names = [name for name, collector in collectors.items() if collector.recognises(directory)]
+    if len(names) > 1:
         raise BadInput(
-            f"{directory} has files of {' and '.join(found)}, collectors of installed packages: "
+            f"{directory} has files of {' and '.join(names)}, collectors of installed packages: "
             "leave those of one there"
         )
-    return known[found[0]].make(directory) if found else []
+    return collectors[names[0]].make(directory) if names else []

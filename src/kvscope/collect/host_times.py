@@ -26,16 +26,16 @@ def require_times(run: RunData) -> None:
     if not run.record.states("clock"):
         path = run.directory / RUN_FILE
         raise BadInput(f"{path}: the run has no clock; it failed before it was measured")
-    known = (REQUESTS, STEPS, BATCH, PREEMPTIONS, TRANSFERS, LAYERS)
-    frames = {table.file: getattr(run, table.name) for table in known}
+    tables = (REQUESTS, STEPS, BATCH, PREEMPTIONS, TRANSFERS, LAYERS)
+    frames = {table.file: getattr(run, table.name) for table in tables}
     if jobs := job_table():
         frames[jobs.table.file] = run.jobs
     for file, frame in frames.items():
         path = run.directory / file
         for name in frame.columns:
             # Copies may be of several requests, and published ones have no instants.
-            needed = "copy_s" not in frame or name in ("repeat", "step")
-            if name in _NEVER_NULL and needed and frame[name].isna().any():
+            required = "copy_s" not in frame or name in ("repeat", "step")
+            if name in _NEVER_NULL and required and frame[name].isna().any():
                 raise BadInput(f"{path}: column '{name}' is null in a row; every row needs a value")
             if name.endswith("_s") and (longest := frame[name].abs().max()) > LONGEST_RUN_NS / 1e9:
                 raise BadInput(

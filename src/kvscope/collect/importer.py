@@ -53,15 +53,15 @@ def import_run(kind: str, paths: Sequence[Path], out: Path, series: str | None =
     that was not imported.
     """
     if kind not in kinds():
-        known = f"known: {', '.join(kinds()) or 'none, install a package that has some'}"
-        reason = extensions.absent("importer", kind) or known
+        kinds_ = f"known: {', '.join(kinds()) or 'none, install a package that has some'}"
+        reason = extensions.absent("importer", kind) or kinds_
         raise BadInput(f"import: unknown kind '{kind}'; {reason}")
-    found = importer(kind)
-    if series is not None and not found.has_series:
+    importer_ = importer(kind)
+    if series is not None and not importer_.has_series:
         raise BadInput(f"import {kind}: --series is for kinds whose files hold several runs")
     if (out / RUN_FILE).exists() and not read_record(out).imported_from:
         raise BadInput(f"{out}: holds a run that was measured; give another directory")
-    return found.write(paths, out, series)
+    return importer_.write(paths, out, series)
 
 
 def provenance(

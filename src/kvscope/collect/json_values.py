@@ -17,7 +17,7 @@ Range = tuple[int, int]
 
 
 def require_choice(known: tuple[str, ...], value: Any, name: str) -> str:
-    """The value, if it is one of the known words."""
+    """The value, if it is a known word."""
     if value not in known:
         raise ValueError(f"{name} is {short_repr(value)}, known are {', '.join(known)}")
     return str(value)
@@ -40,18 +40,18 @@ def require_integer(value: Any, name: str, within: Range) -> int:
 def require_number(value: Any, name: str, within: tuple[float, float]) -> float:
     """The value as float, if it is a number within the range."""
     if type(value) not in (int, float) or not within[0] <= value <= within[1]:
-        due = f"a number from {within[0]:g} to {within[1]:g} is expected"
-        raise ValueError(f"{name} is {short_repr(value)}, where {due}")
+        expected = f"a number from {within[0]:g} to {within[1]:g} is expected"
+        raise ValueError(f"{name} is {short_repr(value)}, where {expected}")
     return float(value)
 
 
 def require_integers(values: Any, name: str, within: Range) -> Int64s:
     """A list of integers within the range, as an int64 array."""
-    found = to_int64(values, name)
-    if not all_within(found, within):
-        strange = found[(found < within[0]) | (found > within[1])][0]
+    integers = to_int64(values, name)
+    if not all_within(integers, within):
+        strange = integers[(integers < within[0]) | (integers > within[1])][0]
         raise ValueError(f"{name} holds {strange}, where {_due(within)}")
-    return found
+    return integers
 
 
 def to_int64(values: Any, name: str, small: bool = False) -> Int64s:

@@ -76,7 +76,7 @@ def _cast(values: pa.Array | pa.ChunkedArray, to: pa.DataType) -> pa.Array | pa.
 
 
 def _split(batch: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The batch in so many parts that the texts of one, which codes stand for, fit in memory."""
+    """Parts of a batch, each with texts that fit in memory when its codes are expanded."""
     total = sum(map(_text_bytes, batch.values()))
     rows = len(next(iter(batch.values())))
     step = max(rows // (1 + total // limits.MOST_TEXT_BYTES), 1)

@@ -50,10 +50,10 @@ class TraceSlices(Protocol):
 
     @property
     def warning(self) -> str | None:
-        """That some are left out, as a sentence; None if none are."""
+        """Sentence on slices that are left out; None if no slice is."""
 
     def slices(self) -> Iterator[Slice]:
-        """The slices, by track and start, outer ones before inner ones."""
+        """The slices, by track and start, outer slices before inner ones."""
 
 
 class TraceReader(ABC):
@@ -71,7 +71,7 @@ class TraceReader(ABC):
 
     @abstractmethod
     def judge(self, run: RunData) -> Account:
-        """The account of the oracles, from the run's files alone; BadInput if one is damaged."""
+        """The account of the oracles, from the run's files alone; BadInput if a file is damaged."""
 
     @abstractmethod
     def slices(self, tables: Path) -> TraceSlices:
@@ -80,17 +80,17 @@ class TraceReader(ABC):
 
 def installed_reader() -> TraceReader | None:
     """The reader that is installed; BadInput if there are several, or it cannot be loaded."""
-    found = plugins.names(GROUP)
-    if len(found) > 1:
-        raise BadInput(f"{GROUP} is registered by several packages, {', '.join(found)}; keep one")
+    names = plugins.names(GROUP)
+    if len(names) > 1:
+        raise BadInput(f"{GROUP} is registered by several packages, {', '.join(names)}; keep one")
     # Its class is abstract.
-    return plugins.load(GROUP, found[0], TraceReader) if found else None  # type: ignore[type-abstract]
+    return plugins.load(GROUP, names[0], TraceReader) if names else None  # type: ignore[type-abstract]
 
 
 def reader_of(run: RunData) -> TraceReader:
-    """The reader of a traced run; BadInput if none is installed."""
-    if found := installed_reader():
-        return found
+    """The reader of a traced run; BadInput without an installed reader."""
+    if reader := installed_reader():
+        return reader
     raise BadInput(
         f"{run.directory / RUN_FILE}: the run has KV events, which no installed package reads; "
         "install kvscope-kernels"
@@ -98,12 +98,12 @@ def reader_of(run: RunData) -> TraceReader:
 
 
 def verdicts(reader: TraceReader, account: Account) -> list[Verdict]:
-    """The verdict of every oracle of a reader; one that is not in the account is not applicable."""
-    made = []
+    """The verdict of every oracle of a reader; not applicable if the account lacks it."""
+    verdicts_ = []
     for oracle in reader.oracles:
-        kept = account.get(oracle.name)
-        found = None
-        if kept is not None and (kept.get("looked", 1) or kept["violations"]):
-            found = Violations(kept["violations"], kept["first"])
-        made.append(verdict(oracle, found))
-    return made
+        entry = account.get(oracle.name)
+        result = None
+        if entry is not None and (entry.get("looked", 1) or entry["violations"]):
+            result = Violations(entry["violations"], entry["first"])
+        verdicts_.append(verdict(oracle, result))
+    return verdicts_

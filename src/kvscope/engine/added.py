@@ -69,12 +69,14 @@ class _Nobody(Recorder):
 
 def _recorder_of(added: AddedTable) -> type[RowRecorder]:
     """The class that a table names, of which a recorder can be made."""
-    due = "which must name a class of kvscope.engine.added.RowRecorder, made without arguments"
+    must = "which must name a class of kvscope.engine.added.RowRecorder, made without arguments"
     try:
-        found = resolve_name(added.recorder)
-        if isinstance(found, type) and issubclass(found, RowRecorder):
-            found()
-            return found
+        class_ = resolve_name(added.recorder)
+        if isinstance(class_, type) and issubclass(class_, RowRecorder):
+            class_()
+            return class_
     except (Exception, SystemExit) as error:  # whatever a module of another package raises
-        due += f" ({describe_error(error)})"
-    raise BadInput(f"{words_of(added)} has the recorder {added.recorder!r}, {due}; fix its package")
+        must += f" ({describe_error(error)})"
+    raise BadInput(
+        f"{words_of(added)} has the recorder {added.recorder!r}, {must}; fix its package"
+    )

@@ -53,10 +53,10 @@ class Recorder:
         """A schedule begins."""
 
     def arrived(self, time_ns: int, request: Any) -> None:
-        """A request, or more input of one, has come to the scheduler."""
+        """A request, or more input of a request, has come to the scheduler."""
 
     def ordered(self, time_ns: int, orders: Any) -> None:
-        """The KV connector has given orders with a schedule, which may be an empty one."""
+        """The KV connector has given orders with a schedule, which may be empty."""
 
     def scheduled(self, one: ObservedPass) -> None:
         """A pass has been scheduled."""
@@ -137,10 +137,10 @@ class SchedulerObserver:
     def release(self) -> None:
         """Give what was wrapped its own methods again."""
         while self._wrapped:
-            owner, name, own = self._wrapped.pop()
+            owner, name, method = self._wrapped.pop()
             delattr(owner, name)
-            if own is not None:
-                setattr(owner, name, own)
+            if method is not None:
+                setattr(owner, name, method)
 
     @property
     def under_way(self) -> Collection[str]:
@@ -151,7 +151,7 @@ class SchedulerObserver:
     # ------------------------------------------------------------------ what is observed
 
     def _forget(self) -> None:
-        """What is said of the time since a pass is said with the next one."""
+        """Reset observations after a pass; later ones belong to the next pass."""
         self._ended: list[str] = []
         self._preempted_names: set[str] = set()
         self._hits: dict[str, int] = {}
@@ -176,7 +176,7 @@ class SchedulerObserver:
             if self._idle_since_ns is None:
                 self._idle_since_ns = start_ns
             return  # ends and preemptions are reported with the next pass
-        one = ObservedPass(
+        observed = ObservedPass(
             self.step,
             start_ns,
             end_ns,
@@ -189,11 +189,11 @@ class SchedulerObserver:
         self._ended, self._idle_since_ns = [], None
         self._preempted_names.clear()
         self.step += 1
-        self._in_flight[id(output)] = one  # kept, so that no other has its identity
+        self._in_flight[id(output)] = observed  # kept, so that no other has its identity
         if len(self._in_flight) > _MOST_IN_FLIGHT:
             del self._in_flight[next(iter(self._in_flight))]
-        self.recorder.scheduled(one)
-        self.marks.push(FORWARD_PASS, one.step)
+        self.recorder.scheduled(observed)
+        self.marks.push(FORWARD_PASS, observed.step)
 
     def _take_hits(self, names: Collection[str]) -> Mapping[str, int]:
         """The hits of these requests, of each once; those of requests that have ended are lost."""
@@ -205,28 +205,28 @@ class SchedulerObserver:
         return taken
 
     def _computed(self, _: int, scheduled: Any, output: Any, *__: Any, **___: Any) -> None:
-        one = self._in_flight.get(id(scheduled))
-        if one is not None:
-            self.recorder.computed(one, output)
+        observed = self._in_flight.get(id(scheduled))
+        if observed is not None:
+            self.recorder.computed(observed, output)
             self.marks.pop()
 
     def _sampled(
         self, start_ns: int, given: Any, scheduled: Any, output: Any, *_: Any, **__: Any
     ) -> None:
-        one = self._in_flight.pop(id(scheduled), None)
-        if one is not None:  # else it was no pass
-            self.recorder.sampled(one, start_ns, output, given)
+        observed = self._in_flight.pop(id(scheduled), None)
+        if observed is not None:  # else it was no pass
+            self.recorder.sampled(observed, start_ns, output, given)
 
     def _preempts(self, start_ns: int, request: Any, *_: Any, **__: Any) -> None:
         groups = self.scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
-        held = [[block for block in group if not block.is_null] for group in groups]
+        blocks = [[block for block in group if not block.is_null] for group in groups]
         self._lost = Loss(
             self.step,
             start_ns,
             request,
             request.num_computed_tokens,
-            list(map(len, held)),
-            sum(block.ref_cnt > 1 for block in chain(*held)),
+            list(map(len, blocks)),
+            sum(block.ref_cnt > 1 for block in chain(*blocks)),
         )
 
     def _preempted(self, *_: Any, **__: Any) -> None:

@@ -107,7 +107,7 @@ class Engine(Protocol):
         """Compute one pass; returns the requests that end with it."""
 
     def settle(self) -> None:
-        """Let what is still being copied end; no request is left."""
+        """Wait for copies that are under way; no request is left."""
 
     def abort(self, request_ids: list[str]) -> None:
         """End requests before their last token, whether they run, wait or are preempted."""

@@ -42,7 +42,7 @@ def no_rows() -> Sequence[ScheduledRequest]:
 
 @dataclass(slots=True)
 class PassRecord:
-    """One forward pass. Times are ns of the platform's clock (`engine.clock`)."""
+    """A forward pass. Times are ns of the platform's clock (`engine.clock`)."""
 
     schedule_start_ns: int
     schedule_end_ns: int
@@ -62,7 +62,7 @@ class PassRecord:
 
 @dataclass(slots=True)
 class PreemptionRecord:
-    """One preemption, recorded just before the scheduler frees the request's blocks."""
+    """A preemption, recorded just before the scheduler frees the request's blocks."""
 
     step: int  # the pass that was being scheduled
     time_ns: int
@@ -79,7 +79,7 @@ class PreemptionRecord:
 
 @dataclass(frozen=True)
 class Transfer:
-    """One copy between the KV cache and the host."""
+    """A copy between the KV cache and the host."""
 
     request_id: str | None  # None: of several requests of a pass
     direction: str  # copies.OUT or copies.IN

@@ -35,8 +35,8 @@ def checklist(records: Records, collected: bool = False) -> list[Verdict]:
     """
     if not records.record.complete:
         return []
-    found = judge_tables(records) + judge(FACTS, records.record)
-    return found + _of_events(records, collected)
+    of_tables = judge_tables(records) + judge(FACTS, records.record)
+    return of_tables + _of_events(records, collected)
 
 
 def _of_events(run: Run, collected: bool) -> list[Verdict]:

@@ -30,10 +30,10 @@ AGAIN = "when computed again"
 
 
 def stage_differences(made: Path, again: Path, account: str) -> Iterator[str]:
-    """How a stage's account and files in `made` differ from those in `again`."""
-    one, other = (read_json(place / account) for place in (made, again))
-    files, new = one.pop("files"), other.pop("files")
-    yield from value_differences(f"{made / account}: ", one, other)
+    """Differences of a stage's account and files in `made` from those in `again`."""
+    old, other = (read_json(place / account) for place in (made, again))
+    files, new = old.pop("files"), other.pop("files")
+    yield from value_differences(f"{made / account}: ", old, other)
     for name in sorted(files.keys() | new.keys()):
         if name not in new:
             yield f"{made / account}: files has {name}, which is not written {AGAIN}"
@@ -49,7 +49,7 @@ def stage_differences(made: Path, again: Path, account: str) -> Iterator[str]:
 
 
 def value_differences(place: str, one: Any, other: Any) -> Iterator[str]:
-    """How a value of a JSON file differs from another; `place` names the file and the key."""
+    """Differences of a value of a JSON file from another; `place` names the file and the key."""
     if isinstance(one, dict) and isinstance(other, dict):
         for key in dict.fromkeys([*one, *other]):
             if key not in other:
@@ -68,16 +68,16 @@ def value_differences(place: str, one: Any, other: Any) -> Iterator[str]:
 
 
 def table_differences(made: Path, again: Path) -> Iterator[str]:
-    """How a table in a file differs from that in another: the first row of each column."""
-    with tables.reading(made), pq.ParquetFile(made) as one, pq.ParquetFile(again) as other:
-        rows, names = one.metadata.num_rows, other.schema_arrow.names
-        if one.schema_arrow.names != names:
-            found = ", ".join(one.schema_arrow.names)
-            yield f"{made}: has the columns {found}, {AGAIN} {', '.join(names)}"
+    """Differences of a table's file from another: the first row of each column."""
+    with tables.reading(made), pq.ParquetFile(made) as old, pq.ParquetFile(again) as other:
+        rows, names = old.metadata.num_rows, other.schema_arrow.names
+        if old.schema_arrow.names != names:
+            columns = ", ".join(old.schema_arrow.names)
+            yield f"{made}: has the columns {columns}, {AGAIN} {', '.join(names)}"
         elif rows != other.metadata.num_rows:
             yield f"{made}: has {rows:,} rows, {AGAIN} {other.metadata.num_rows:,}"
         else:
-            yield from _row_differences(made, one, other)
+            yield from _row_differences(made, old, other)
 
 
 def _row_differences(made: Path, one: pq.ParquetFile, other: pq.ParquetFile) -> Iterator[str]:
@@ -111,8 +111,8 @@ def differing(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Bools:
         same = np.isclose(was, now, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True)
     else:
         same = np.asarray(pc.equal(one, other).fill_null(True))
-    found: Bools = ~same | (null != new_null)
-    return found
+    mask: Bools = ~same | (null != new_null)
+    return mask
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -137,5 +137,5 @@ def _slices(file: pq.ParquetFile) -> Iterator[pa.Table]:
 def _keys(rows: pa.Table, row: int) -> str:
     """Keys of a row, for a sentence: ' (repeat 0, step 4)'."""
     keys = [(name, rows[name][row].as_py()) for name in KEYS if name in rows.column_names]
-    known = ", ".join(f"{name} {value}" for name, value in keys if value is not None)
-    return f" ({known})" if known else ""
+    words = ", ".join(f"{name} {value}" for name, value in keys if value is not None)
+    return f" ({words})" if words else ""

@@ -49,20 +49,20 @@ class OutputGroup:
 def compare_outputs(experiments: Mapping[str, Outputs]) -> list[OutputGroup]:
     """Compare every group of at least two experiments that must give the same tokens."""
     groups: dict[str, dict[str, Outputs]] = defaultdict(dict)
-    for name, one in experiments.items():
-        if one.settings.get("model", {}).get("dtype") == FLOAT32:
-            groups[_same_tokens(one)][name] = one
+    for name, outputs in experiments.items():
+        if outputs.settings.get("model", {}).get("dtype") == FLOAT32:
+            groups[_same_tokens(outputs)][name] = outputs
     return [_compare_group(group) for group in groups.values() if len(group) > 1]
 
 
 def _compare_group(group: Mapping[str, Outputs]) -> OutputGroup:
-    hashes = pd.concat([one.sha256() for one in group.values()])
-    found = hashes.groupby(level=0).agg(["size", "nunique"])
+    hashes = pd.concat([outputs.sha256() for outputs in group.values()])
+    counts = hashes.groupby(level=0).agg(["size", "nunique"])
     return OutputGroup(
         names=tuple(group),
-        preempted=tuple(name for name, one in group.items() if one.preempted),
-        requests=int((found["size"] > 1).sum()),
-        differing=int((found["nunique"] > 1).sum()),
+        preempted=tuple(name for name, outputs in group.items() if outputs.preempted),
+        requests=int((counts["size"] > 1).sum()),
+        differing=int((counts["nunique"] > 1).sum()),
     )
 
 
@@ -83,8 +83,8 @@ def _same_tokens(one: Outputs) -> str:
     workload = settings.get("workload", {})
     requests = {key: value for key, value in workload.items() if key not in IRRELEVANT_TO_TOKENS}
     device = settings.get("device", {}).get("name")
-    found = [settings.get("model"), settings.get("seed"), requests, device, one.rehearsed]
-    return json.dumps(found, sort_keys=True)
+    parts = [settings.get("model"), settings.get("seed"), requests, device, one.rehearsed]
+    return json.dumps(parts, sort_keys=True)
 
 
 IRRELEVANT_TO_TOKENS = ("arrival", "rate_per_s", "timeout_s", "path", "tokenizer")

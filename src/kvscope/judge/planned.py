@@ -7,7 +7,7 @@ from kvscope.tables.runfile import EXPERIMENT_FILE, require_unchanged
 
 @kept
 def experiment_of(records: RunView) -> Experiment:
-    """The experiment; BadInput if the run has none, or one that cannot be used here."""
+    """The experiment of a run; BadInput if its settings are missing or cannot be used here."""
     require_unchanged(records.directory, records.record, EXPERIMENT_FILE)
     return load(records.directory / EXPERIMENT_FILE)
 

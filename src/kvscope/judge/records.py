@@ -14,7 +14,7 @@ from kvscope.tables.runschema import TRANSFERS as TRANSFERS_SINCE
 
 
 class Records(RunView, Run):
-    """The records of a run's directory, or of one of its repeats."""
+    """The records of a run's directory, or of a single repeat."""
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -30,15 +30,15 @@ def read_records(directory: Path, **known: Any) -> Records:
     Raises BadInput if a table is missing, damaged or changed, or if the run failed without tables.
     """
     records = Records(directory, **known)
-    due = [table for table in HOST_TABLES if table not in OF_SOME_RUNS]
+    required = [table for table in HOST_TABLES if table not in OF_SOME_RUNS]
     record = records.record
     if record.schema_version < TRANSFERS_SINCE:
-        due.remove(TRANSFERS)
-    missing = [path for path in map(records.path, due) if not path.exists()]
+        required.remove(TRANSFERS)
+    missing = [path for path in map(records.path, required) if not path.exists()]
     if not record.complete and (missing or records.steps.empty):
         why = record.why_failed
         raise BadInput(f"{directory}: the run failed and left nothing to analyse ({why})")
-    for table in due:
+    for table in required:
         getattr(records, table.name)
     if missing:
         raise BadInput(f"{missing[0]}: no such file")

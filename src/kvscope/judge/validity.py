@@ -23,10 +23,10 @@ def check_warm_up(records: RunView) -> list[Reason]:
     Where requests arrive or are aborted in real time, the passes depend on the machine's speed, and
     those of the warm-up need not be those of the repeats.
     """
-    found = records.record.warmup
-    if not found.passes:
+    warm_up = records.record.warmup
+    if not warm_up.passes:
         return [NO_WARM_UP.with_detail("nothing ran before the measured part")]
-    missed = found.uncovered_classes
+    missed = warm_up.uncovered_classes
     if not missed or records.depends_on_speed:
         return []
     return [WARM_UP_INCOMPLETE.with_detail(f"classes {', '.join(missed)}")]
@@ -40,11 +40,11 @@ def check_profiler(profiler: ProfilerRecord | None) -> list[Reason]:
 
 
 def check_oracles(verdicts: Iterable[Verdict]) -> list[Reason]:
-    """One reason for each violated oracle."""
+    """A reason for each violated oracle."""
     return [
-        Reason(found.name, f"{found.violations} ({found.first})")
-        for found in verdicts
-        if found.state == VIOLATED
+        Reason(verdict.name, f"{verdict.violations} ({verdict.first})")
+        for verdict in verdicts
+        if verdict.state == VIOLATED
     ]
 
 
@@ -62,7 +62,7 @@ def find_reasons(records: RunView, verdicts: Iterable[Verdict]) -> list[Reason]:
     record = records.record
     if not record.complete:
         return [FAILED.with_detail(record.reason or "unknown")]
-    found = check_oracles(verdicts)
+    reasons = check_oracles(verdicts)
     if records.time_source == MODELED or record.imported_from or record.recorded:
-        return found
-    return [*found, *check_warm_up(records), *check_profiler(record.profiler)]
+        return reasons
+    return [*reasons, *check_warm_up(records), *check_profiler(record.profiler)]

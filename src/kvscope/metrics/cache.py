@@ -43,9 +43,9 @@ def kv_bytes_peak(records: RunView) -> float:
     """max(S.context_bytes), or where it is null max(S.kv_blocks_used) · engine.block_bytes of
     `run.json`
     """
-    kept = records.steps["context_bytes"].astype(float)
-    if kept.notna().all():
-        return float(kept.max())
+    bytes_ = records.steps["context_bytes"].astype(float)
+    if bytes_.notna().all():
+        return float(bytes_.max())
     return float(records.steps["kv_blocks_used"].max()) * records.block_bytes
 
 
@@ -152,8 +152,8 @@ def _of_cached_blocks(function: Callable[[RunView], float]) -> Callable[[RunView
     @_of_prefix_cache
     @wraps(function)
     def of(records: RunView) -> float:
-        known = records.batch["own_hit_tokens"].notna().any()
-        return function(records) if known else math.nan
+        recorded = records.batch["own_hit_tokens"].notna().any()
+        return function(records) if recorded else math.nan
 
     return of
 
@@ -190,8 +190,8 @@ def lost_tokens_found_share(records: RunView) -> float:
     """
     rows = records.preemptions
     rows = rows[(rows["event"] == "resume") & ~keeps_tokens(rows["policy"])]
-    found = np.minimum(rows["hit_tokens"].astype(float), rows["tokens"])
-    return ratio(float(found.sum()), float(rows["tokens"].sum()))
+    hits = np.minimum(rows["hit_tokens"].astype(float), rows["tokens"])
+    return ratio(float(hits.sum()), float(rows["tokens"].sum()))
 
 
 @metric("blocks", "Evictions from the prefix cache", better=-1, optional=True, display="a repeat")

@@ -77,12 +77,12 @@ def describe_width(record: RunRecord) -> str:
     after = f"{budget_s:g} s" if budget_s else f"{rule.measured} {unit}s"
     if share is None:
         return f"no interval after {after}; ± {percent(until)} was asked"
-    needed = math.ceil(rule.measured * (share / until) ** 2)
+    repeats = math.ceil(rule.measured * (share / until) ** 2)
     each_s = _span_s(record) / max(rule.measured, 1)
-    time = f" in {rough_duration(needed * each_s)}" if each_s else ""
+    time = f" in {rough_duration(repeats * each_s)}" if each_s else ""
     return (
         f"± {percent(share)} after {after}; ± {percent(until)} was asked, "
-        f"which takes about {needed} {unit}s{time}"
+        f"which takes about {repeats} {unit}s{time}"
     )
 
 
@@ -108,8 +108,8 @@ def describe_other_load(record: RunRecord) -> str:
 
 def _shortened(described: Sequence[str], found: int, repeats: int) -> str:
     more = found - len(described)
-    rest = [f"and {more} more of {repeats} repeats"] if more > 0 else []
-    return "; ".join([*described, *rest])
+    others = [f"and {more} more of {repeats} repeats"] if more > 0 else []
+    return "; ".join([*described, *others])
 
 
 def _lone_repeat(records: RunView) -> str:
@@ -157,10 +157,10 @@ def _profile_lost(record: RunRecord) -> str:
 
 def _span_s(record: RunRecord) -> float:
     """Seconds from the first repeat's start to the last one's end."""
-    found = counted_repeats(record)
-    starts = [entry.start_ns for entry in found]
-    ends = [entry.start_ns * 1e-9 + entry.duration_s for entry in found]
-    return max(ends) - min(starts) * 1e-9 if found else 0.0
+    entries = counted_repeats(record)
+    starts = [entry.start_ns for entry in entries]
+    ends = [entry.start_ns * 1e-9 + entry.duration_s for entry in entries]
+    return max(ends) - min(starts) * 1e-9 if entries else 0.0
 
 
 def percent(share: float) -> str:

@@ -62,11 +62,11 @@ class ExperimentMetrics:
 
     @cached_property
     def campaign(self) -> str | None:
-        """The campaign that measured all its repeats, or rehearsed them; None if there is none."""
-        found = [] if self.repeats is None else self.repeats["campaign"].unique().tolist()
-        if len(found) != 1 or found[0] is None:
+        """The campaign that measured or rehearsed all its repeats; None without such a campaign."""
+        campaigns = [] if self.repeats is None else self.repeats["campaign"].unique().tolist()
+        if len(campaigns) != 1 or campaigns[0] is None:
             return None
-        return f"{found[0]} {REHEARSED}" if self.rehearsed else str(found[0])
+        return f"{campaigns[0]} {REHEARSED}" if self.rehearsed else str(campaigns[0])
 
     @cached_property
     def _rows(self) -> dict[str, dict[str, Any]]:
@@ -87,38 +87,38 @@ class Estimates:
         of 0, and to 0 there is no share that could be averaged. None of a rehearsed experiment and
         another one, too.
         """
-        one, two = self._experiments[other], self._experiments[base]
-        if one.rehearsed != two.rehearsed:
+        first, second = self._experiments[other], self._experiments[base]
+        if first.rehearsed != second.rehearsed:
             return None
-        found = self._ratio(metric, other, base)
-        if found is None or not 0 < found.value < math.inf:
+        interval = self._ratio(metric, other, base)
+        if interval is None or not 0 < interval.value < math.inf:
             return None
-        return replace(found, how=REHEARSED) if one.rehearsed else found
+        return replace(interval, how=REHEARSED) if first.rehearsed else interval
 
     def _ratio(self, metric: str, other: str, base: str) -> Interval | None:
-        one, two = self._experiments[other], self._experiments[base]
-        if one.modeled or two.modeled:
-            return _modeled_ratio(one, two, metric)
+        first, second = self._experiments[other], self._experiments[base]
+        if first.modeled or second.modeled:
+            return _modeled_ratio(first, second, metric)
         if together := self._together(metric, other, base):
             return together.ratio(other, base)
-        found = independent_ratio(one.estimate(metric), two.estimate(metric))
-        return _known(found, INDEPENDENT)
+        ratio = independent_ratio(first.estimate(metric), second.estimate(metric))
+        return _known(ratio, INDEPENDENT)
 
     def difference(self, metric: str, other: str, base: str) -> Interval:
         """The metric of `other` − that of `base`, in its unit; NaN where one was rehearsed."""
         if len({self._experiments[name].rehearsed for name in (other, base)}) > 1:
             return UNKNOWN
         together = self._together(metric, other, base)
-        found = together.difference(other, base) if together else None
-        one, two = (self._experiments[name].estimate(metric) for name in (other, base))
-        return found or difference(one, two)
+        paired = together.difference(other, base) if together else None
+        ends = (self._experiments[name].estimate(metric) for name in (other, base))
+        return paired or difference(*ends)
 
     def apart(self, metric: str, other: str, base: str) -> Interval:
-        """As `difference`; a modeled number without an interval is exact, as it has no noise."""
-        found = self.difference(metric, other, base)
+        """As `difference`, but modeled numbers without an interval are exact."""
+        interval = self.difference(metric, other, base)
         pair = [self._experiments[name] for name in (other, base)]
-        if found.has_interval or not all(one.modeled for one in pair):
-            return found
+        if interval.has_interval or not all(experiment.modeled for experiment in pair):
+            return interval
         return range_of_difference(*(run.estimate(metric) for run in pair))
 
     def adjusted(self, name: str) -> pd.DataFrame:
@@ -127,24 +127,24 @@ class Estimates:
         The column `adjusted` says which.
         """
         metrics = self._experiments[name].metrics
-        found = [
-            own.adjusted(name) if (own := self._together(metric, name)) else None
+        adjusted = [
+            campaign.adjusted(name) if (campaign := self._together(metric, name)) else None
             for metric in metrics.index
         ]
-        if not any(found):
+        if not any(adjusted):
             return metrics.assign(adjusted=False)
-        known = [self._experiments[name].estimate(metric) for metric in metrics.index]
-        shown = [own or measured for own, measured in zip(found, known, strict=True)]
+        estimates = [self._experiments[name].estimate(metric) for metric in metrics.index]
+        shown = [new or old for new, old in zip(adjusted, estimates, strict=True)]
         columns = pd.DataFrame(
-            [(one.value, one.low, one.high, one.count) for one in shown],
+            [(number.value, number.low, number.high, number.count) for number in shown],
             columns=["value", "ci_low", "ci_high", "repeats_valid"],
             index=metrics.index,
         )
         columns = columns.astype(metrics.dtypes[columns.columns])
-        return metrics.assign(**columns, adjusted=[own is not None for own in found])
+        return metrics.assign(**columns, adjusted=[interval is not None for interval in adjusted])
 
     def _together(self, metric: str, *names: str) -> "_InCampaign | None":
-        """The metric in the campaign that measured it in all of these; None without such one."""
+        """The metric in the campaign that measured it in all these experiments; None without it."""
         campaigns = {self._experiments[name].campaign for name in names}
         key = str(next(iter(campaigns))), metric
         if len(campaigns) > 1 or key not in self._rows:
@@ -152,18 +152,18 @@ class Estimates:
         if key not in self._in_campaign:
             declared = measures().get(metric)
             errors = declared.uncertainty if declared else None
-            own = self._rows.get((key[0], errors.name)) if errors else None
-            self._in_campaign[key] = _InCampaign(self._rows[key], own)
-        found = self._in_campaign[key]
-        return found if {*names} <= found.names else None
+            rows = self._rows.get((key[0], errors.name)) if errors else None
+            self._in_campaign[key] = _InCampaign(self._rows[key], rows)
+        joint = self._in_campaign[key]
+        return joint if {*names} <= joint.names else None
 
     @cached_property
     def _rows(self) -> dict[tuple[str, str], pd.DataFrame]:
         """The rows of all repeats by campaign and metric, with the experiments' names."""
         frames = [
-            one.repeats.assign(name=name, campaign=one.campaign)
-            for name, one in self._experiments.items()
-            if one.repeats is not None and one.campaign is not None
+            experiment.repeats.assign(name=name, campaign=experiment.campaign)
+            for name, experiment in self._experiments.items()
+            if experiment.repeats is not None and experiment.campaign is not None
         ]
         if not frames:
             return {}
@@ -177,7 +177,7 @@ class _InCampaign:
     def __init__(self, rows: pd.DataFrame, errors: pd.DataFrame | None) -> None:
         self._rows, self._errors = rows, errors
         self.names = {*rows["name"]}
-        # The logarithms of those that are always above 0.
+        # Experiments whose values have logarithms.
         self._positive = {*rows["name"]} - {*rows.loc[rows["value"] <= 0, "name"]}
         self._of_time = is_of_time(rows["unit"].iloc[0])
         self._found: dict[str, pd.Series] = {}
@@ -185,30 +185,30 @@ class _InCampaign:
     def ratio(self, other: str, base: str) -> Interval | None:
         if {other, base} <= self._positive:
             rounds = self._rounds
-            found = self._widened(rounds.ratio(other, base), other, base)
+            ratio = self._widened(rounds.ratio(other, base), other, base)
             how = ADJUSTED if rounds.adjusts else PAIRED
-            return _known(found, how, rounds.count(other, base))
-        one, two = self._by_round(other), self._by_round(base)
-        both = one.index.intersection(two.index)
+            return _known(ratio, how, rounds.count(other, base))
+        first, second = self._by_round(other), self._by_round(base)
+        shared = first.index.intersection(second.index)
         errors = self._error(other), self._error(base)
-        found = paired_ratio(one[both].tolist(), two[both].tolist(), errors)
-        return _known(found, PAIRED, len(both))
+        ratio = paired_ratio(first[shared].tolist(), second[shared].tolist(), errors)
+        return _known(ratio, PAIRED, len(shared))
 
     def difference(self, other: str, base: str) -> Interval | None:
-        """None where rounds give no interval of it."""
+        """The difference over the rounds; None where these give no interval."""
         if not {other, base} <= self._positive:
             return None
-        found = self._rounds.difference(other, base)
-        if not found.has_interval:
+        interval = self._rounds.difference(other, base)
+        if not interval.has_interval:
             return None
-        return replace(found, count=self._rounds.count(other, base))
+        return replace(interval, count=self._rounds.count(other, base))
 
     def adjusted(self, name: str) -> Interval | None:
         """An experiment's own value where nothing waits; None where it is not adjusted."""
         if not (self._of_time and name in self._positive and self._rounds.adjusts):
             return None
-        found = self._widened(self._rounds.value(name), name)
-        return replace(found, count=self._rounds.count(name, name))
+        interval = self._widened(self._rounds.value(name), name)
+        return replace(interval, count=self._rounds.count(name, name))
 
     @cached_property
     def _rounds(self) -> Rounds:
@@ -232,7 +232,7 @@ class _InCampaign:
         return widen_ratio(found, shares)
 
     def _error(self, name: str) -> float:
-        """The mean error of the method; 0 of a metric without one."""
+        """The mean error of the method; 0 for a metric without errors."""
         errors = self._errors
         return 0.0 if errors is None else float(errors.loc[errors["name"] == name, "value"].mean())
 

@@ -50,8 +50,8 @@ def analyse(run: Path, out: Path, **known: Any) -> pd.DataFrame:
     verdict = {
         "valid": not reasons,
         "reasons": [asdict(reason) for reason in reasons],
-        "oracles": [asdict(each) for each in verdicts],
-        "circumstances": [asdict(each) for each in find_circumstances(records)],
+        "oracles": [asdict(item) for item in verdicts],
+        "circumstances": [asdict(item) for item in find_circumstances(records)],
     }
     accounts.write(out, ANALYSED, run, verdict)
     return frame
@@ -60,12 +60,12 @@ def analyse(run: Path, out: Path, **known: Any) -> pd.DataFrame:
 def repeat_metrics(records: Records, run_sha256: str) -> pd.DataFrame:
     """The `repeat_metrics` table of one run; `run_sha256` is the hash of its run.json."""
     # Published kernels have no passes.
-    known = [metric for metric in all_metrics() if len(records.steps) or not metric.needs_passes]
+    metrics = [metric for metric in all_metrics() if len(records.steps) or not metric.needs_passes]
     entries = {entry.repeat: entry for entry in records.record.clock.repeats}
     rows = [
         {"repeat": number, **_circumstances(entries.get(number)), **metric}
         for number, repeat in zip(records.timed, records.valid_repeats(), strict=True)
-        for metric in _defined(known, repeat)
+        for metric in _defined(metrics, repeat)
     ]
     return pd.DataFrame(rows, columns=tables.REPEAT_METRICS.names).assign(
         experiment_id=records.record.experiment_id,
@@ -75,14 +75,14 @@ def repeat_metrics(records: Records, run_sha256: str) -> pd.DataFrame:
 
 
 def _circumstances(entry: RepeatRecord | None) -> dict[str, Any]:
-    """In which round a repeat was measured, and how long it waited, of its entry in run.json."""
-    found: dict[str, Any] = dict.fromkeys(("campaign", "round", "place", "waiting"))
+    """The round in which a repeat was measured, and its waiting, from its entry in run.json."""
+    columns: dict[str, Any] = dict.fromkeys(("campaign", "round", "place", "waiting"))
     if entry and entry.round:
-        one = entry.round
-        found |= {"campaign": one.campaign, "round": one.number, "place": one.place}
+        round_ = entry.round
+        columns |= {"campaign": round_.campaign, "round": round_.number, "place": round_.place}
     if entry and entry.ran_s is not None and entry.waited_s is not None:
-        found["waiting"] = rounds.waiting(entry.ran_s, entry.waited_s)
-    return found
+        columns["waiting"] = rounds.waiting(entry.ran_s, entry.waited_s)
+    return columns
 
 
 def _defined(metrics: Iterable[Metric], repeat: Records) -> Iterator[dict[str, Any]]:
@@ -113,14 +113,14 @@ def metrics_of(
 ) -> pd.DataFrame:
     """The `metrics` table of one run, from its `repeat_metrics`; `run_sha256` as for these."""
     values_of = {str(name): rows.tolist() for name, rows in repeats.groupby("metric")["value"]}
-    found = {metric.name: _estimate(metric, values_of) for metric in all_metrics()}
-    values = {metric: found[metric.name].value for metric in all_metrics()}
+    intervals = {metric.name: _estimate(metric, values_of) for metric in all_metrics()}
+    values = {metric: intervals[metric.name].value for metric in all_metrics()}
     for name, modeled in _modeled_intervals(records, values).items():
-        found[name] = replace(found[name], low=modeled.low, high=modeled.high)
-    estimates = pd.DataFrame([vars(one) for one in found.values()])
+        intervals[name] = replace(intervals[name], low=modeled.low, high=modeled.high)
+    estimates = pd.DataFrame([vars(interval) for interval in intervals.values()])
     columns = {
         "experiment_id": records.record.experiment_id,
-        "metric": [*found],
+        "metric": [*intervals],
         "value": estimates["value"],
         "ci_low": estimates["low"],
         "ci_high": estimates["high"],
@@ -138,13 +138,13 @@ def _modeled_intervals(records: Records, values: Mapping[Metric, float]) -> Mapp
     """Intervals of a modeled run's metrics, as its device gives them."""
     if records.time_source != MODELED or records.steps.empty:
         return {}
-    found = experiment_of(records).device.intervals
-    return resolve_name(found)(records, values) if found else {}
+    named = experiment_of(records).device.intervals
+    return resolve_name(named)(records, values) if named else {}
 
 
 def _estimate(metric: Metric, values_of: Mapping[str, list[float]]) -> Interval:
     """A metric over repeats; the interval includes the method's mean uncertainty."""
-    found = estimate(values_of.get(metric.name, []))
-    if metric.uncertainty is None or found.count < 2:
-        return found
-    return widen(found, estimate(values_of.get(metric.uncertainty.name, [])).value)
+    interval = estimate(values_of.get(metric.name, []))
+    if metric.uncertainty is None or interval.count < 2:
+        return interval
+    return widen(interval, estimate(values_of.get(metric.uncertainty.name, [])).value)

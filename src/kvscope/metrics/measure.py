@@ -75,4 +75,4 @@ def measures() -> dict[str, Measure]:
 
 @cache
 def _by_name(sources: tuple[Callable[[], Iterable[Measure]], ...]) -> dict[str, Measure]:
-    return {one.name: one for source in sources for one in source()}
+    return {measure.name: measure for source in sources for measure in source()}

@@ -77,8 +77,8 @@ def metric(
 
 def plugin_metrics() -> list[Metric]:
     """The metrics of other packages, by order and name; BadInput as for `plugins.load`."""
-    found = (plugins.load(GROUP, name, Metric) for name in plugins.names(GROUP))
-    return sorted(found, key=lambda metric: metric.order)
+    metrics = (plugins.load(GROUP, name, Metric) for name in plugins.names(GROUP))
+    return sorted(metrics, key=lambda metric: metric.order)
 
 
 def origin_of(metric: Metric) -> str | None:

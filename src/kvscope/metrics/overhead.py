@@ -51,9 +51,9 @@ def net_of_resuming(records: RunView) -> Floats:
     if passes.empty:
         return np.zeros(0)
     duration = passes["duration_s"].to_numpy(np.float64)
-    due = records.pass_durations.due_s(passes.index).to_numpy(np.float64)
+    expected_s = records.pass_durations.due_s(passes.index).to_numpy(np.float64)
     copied = _swap_in_s_by_pass(records, passes["step"])
-    net: Floats = copied + (duration - copied - due) * _resumption_share(passes)
+    net: Floats = copied + (duration - copied - expected_s) * _resumption_share(passes)
     return net
 
 
@@ -114,8 +114,8 @@ def resume_overhead_net_s(records: RunView) -> float:
 def control_errors_s(records: RunView) -> pd.Series:
     """Seconds of each plain decode pass beyond those expected by a fit that leaves it out."""
     plain = records.steps[plain_decode(records.steps)]
-    due = records.pass_durations.held_out_due_s.loc[plain.index]
-    return (plain["duration_s"] - due).astype(float).dropna()
+    expected_s = records.pass_durations.held_out_due_s.loc[plain.index]
+    return (plain["duration_s"] - expected_s).astype(float).dropna()
 
 
 @metric("s", "Swap out", modeled_interval=True)

@@ -85,10 +85,10 @@ def inter_token_latency_s(records: RunView) -> Floats:
     """
     gives = records.batch["sampled_tokens"] > 0
     served = records.batch["request_id"].isin(records.served["request_id"])
-    given = records.batch.loc[gives & served, ["step", "request_id"]]
+    samples = records.batch.loc[gives & served, ["step", "request_id"]]
     steps = records.steps.set_index("step")
     ends = (steps["start_s"] + steps["duration_s"]).rename("end_s")
-    times = given.join(ends, on="step").sort_values(["request_id", "step"])
+    times = samples.join(ends, on="step").sort_values(["request_id", "step"])
     return times.groupby("request_id")["end_s"].diff().dropna().to_numpy(float)
 
 

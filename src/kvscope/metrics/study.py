@@ -26,38 +26,37 @@ def add_study_metrics(experiments: Sequence[ExperimentMetrics]) -> list[pd.DataF
 
     The column `adjusted` says which times are as if nothing had waited for a CPU.
     """
-    measured = Estimates({str(place): one for place, one in enumerate(experiments)})
-    adjusted = [
-        replace(one, metrics=measured.adjusted(str(place))) for place, one in enumerate(experiments)
-    ]
-    names = {one: str(place) for place, one in enumerate(adjusted)}
-    estimates = Estimates({name: one for one, name in names.items()})
+    measured = {str(place): experiment for place, experiment in enumerate(experiments)}
+    estimates = Estimates(measured)
+    adjusted = [replace(run, metrics=estimates.adjusted(name)) for name, run in measured.items()]
+    names = dict(zip(adjusted, measured, strict=True))
+    estimates = Estimates(dict(zip(measured, adjusted, strict=True)))
 
     def beyond(one: ExperimentMetrics, ample: ExperimentMetrics | None) -> Interval:
         return estimates.difference("makespan_s", names[one], names[ample]) if ample else UNKNOWN
 
     partners = find_ample_partners(adjusted)
     return [
-        _add_rows(one, ample, beyond(one, ample))
-        for one, ample in zip(adjusted, partners, strict=True)
+        _add_rows(experiment, ample, beyond(experiment, ample))
+        for experiment, ample in zip(adjusted, partners, strict=True)
     ]
 
 
 def find_ample_partners(experiments: Sequence[ExperimentMetrics]) -> list[ExperimentMetrics | None]:
-    """For each experiment that preempts, the same work with an ample cache; None if there is none.
+    """A partner of each experiment that preempts: equal work with an ample cache, or None.
 
     The partner differs in cache size and overflow policy only and never preempts; neither aborted a
     request. Of several, the one with the lowest peak use, which has the largest cache.
     """
     roomy: dict[tuple[bool, str], list[ExperimentMetrics]] = defaultdict(list)
-    for one in experiments:
-        if one.settings and one.estimate("preemptions").value == 0 and _served_all(one):
-            roomy[_same_work(one)].append(one)
+    for run in experiments:
+        if run.settings and run.estimate("preemptions").value == 0 and _served_all(run):
+            roomy[_same_work(run)].append(run)
     return [
-        min(roomy[_same_work(one)], key=_fullness, default=None)
-        if one.estimate("preemptions").value > 0 and _served_all(one)
+        min(roomy[_same_work(run)], key=_fullness, default=None)
+        if run.estimate("preemptions").value > 0 and _served_all(run)
         else None
-        for one in experiments
+        for run in experiments
     ]
 
 
@@ -109,14 +108,14 @@ def _row(
     beyond: Interval,
 ) -> dict[str, Any]:
     """A row of the `metrics` table; valid if all experiments that it is computed from are."""
-    found = metric.of(one, beyond)
+    interval = metric.of(one, beyond)
     first = one.metrics.iloc[0]
     behind = [first] if ample is None or not metric.compares else [first, ample.metrics.iloc[0]]
     reasons = [name for row in behind for name in str(row["reasons"]).split(";") if name]
     return {
         **first,  # experiment, time source and run are the same in all rows
-        **{"metric": metric.name, "unit": metric.unit, "repeats_valid": found.count},
-        **{"value": found.value, "ci_low": found.low, "ci_high": found.high},
+        **{"metric": metric.name, "unit": metric.unit, "repeats_valid": interval.count},
+        **{"value": interval.value, "ci_low": interval.low, "ci_high": interval.high},
         "adjusted": bool(one.metrics["adjusted"].any()),
         "valid": all(bool(row["valid"]) for row in behind),
         "reasons": ";".join(dict.fromkeys(reasons)),
@@ -126,10 +125,10 @@ def _row(
 def _same_work(one: ExperimentMetrics) -> tuple[bool, str]:
     """Whether it was rehearsed; all settings except cache size and overflow policy, as text."""
     settings = one.settings
-    rest = {section: value for section, value in settings.items() if section != "overflow"}
+    shared = {section: value for section, value in settings.items() if section != "overflow"}
     cache = settings.get("cache", {})
-    rest["cache"] = {key: v for key, v in cache.items() if key not in CacheSettings.one_of}
-    return one.rehearsed, json.dumps(rest, sort_keys=True)
+    shared["cache"] = {key: v for key, v in cache.items() if key not in CacheSettings.one_of}
+    return one.rehearsed, json.dumps(shared, sort_keys=True)
 
 
 def _fullness(one: ExperimentMetrics) -> float:

@@ -54,10 +54,10 @@ SWAP = Action("swap", keeps=True, copies=True, lost="swapped out", resumed="swap
 def action(name: str) -> Action:
     """Return a registered action by name; BadInput if no installed package registers it."""
     for point in entry_points(group=GROUP, name=name):
-        found = point.load()
-        if isinstance(found, Action) and found.name == name:
-            return found
-        raise BadInput(f"{point.value} is registered as action {name!r} but is {found!r:.80}")
+        registered = point.load()
+        if isinstance(registered, Action) and registered.name == name:
+            return registered
+        raise BadInput(f"{point.value} is registered as action {name!r} but is {registered!r:.80}")
     raise BadInput(
         f"preemptions.policy is {name!r:.60}, an action that no installed package registers under "
         f"{GROUP!r}; install the package of the run's overflow policy"
@@ -65,20 +65,20 @@ def action(name: str) -> Action:
 
 
 def copies_blocks(names: "pd.Series[str]") -> "pd.Series[bool]":
-    """For a column of action names, whether each action copies blocks; False for null."""
+    """Mask of the actions that copy blocks, of a column of action names; False for null."""
     return names.map(lambda name: action(name).copies, na_action="ignore").eq(True)
 
 
 def rebuilds_blocks(names: "pd.Series[str]") -> "pd.Series[bool]":
-    """For a column of action names, whether each rebuilds K and V; False for null."""
+    """Mask of the actions that rebuild K and V, of a column of action names; False for null."""
     return names.map(lambda name: action(name).rebuilds, na_action="ignore").eq(True)
 
 
 def loads_blocks(names: "pd.Series[str]") -> "pd.Series[bool]":
-    """For a column of action names, whether of each action jobs load blocks; False for null."""
+    """Mask of the actions whose jobs load blocks, of a column of action names; False for null."""
     return names.map(lambda name: action(name).loads, na_action="ignore").eq(True)
 
 
 def keeps_tokens(names: "pd.Series[str]") -> "pd.Series[bool]":
-    """For a column of action names, whether each action keeps tokens; False for null."""
+    """Mask of the actions that keep tokens, of a column of action names; False for null."""
     return names.map(lambda name: action(name).keeps, na_action="ignore").eq(True)

@@ -22,15 +22,15 @@ LINE = re.compile(r"\[\d+/\d+\] ([^\s:]+): (?:failed: (?P<reason>.*)|(?P<took_s>
 
 def units(manifest: Mapping[str, Any], kind: str) -> list[list[str]]:
     """The ids that must stay together, those first that take longest; a batch has whole units."""
-    found: dict[Any, list[str]] = defaultdict(list)
+    ids: dict[Any, list[str]] = defaultdict(list)
     seconds: dict[Any, int] = defaultdict(int)
     for number, entry in enumerate(manifest["experiments"]):
         needs = entry["resources"]
         if kind == (MODELED if needs["batch"] else MEASURED):
             unit = number if kind == MODELED else (needs["together"], needs["exclusive"])
-            found[unit].append(entry["id"])
+            ids[unit].append(entry["id"])
             seconds[unit] += needs["share_s"]
-    return [found[unit] for unit in sorted(found, key=lambda u: (-seconds[u], found[u][0]))]
+    return [ids[unit] for unit in sorted(ids, key=lambda u: (-seconds[u], ids[u][0]))]
 
 
 def count(manifest: Mapping[str, Any], kind: str, slots: int) -> int:
@@ -63,20 +63,20 @@ def needs(manifest: Mapping[str, Any], kind: str, part: int, parts: int) -> dict
     Memory is that of engines side by side, which `plan.together` limits to what the machine has.
     """
     ids = set(batch(manifest, kind, part, parts))
-    each = [entry["resources"] for entry in manifest["experiments"] if entry["id"] in ids]
-    most = {key: max(one[key] for one in each) for key in ("threads", "gpus", "exclusive")}
-    memory_mib = max(one["memory_mib"] for one in each)
+    resources = [entry["resources"] for entry in manifest["experiments"] if entry["id"] in ids]
+    most = {key: max(row[key] for row in resources) for key in ("threads", "gpus", "exclusive")}
+    memory_mib = max(row["memory_mib"] for row in resources)
     if kind == MEASURED:
-        memory_mib += sum(one["parked_mib"] for one in each)
+        memory_mib += sum(row["parked_mib"] for row in resources)
     return most | {
         "memory_mib": memory_mib,
-        "walltime_s": expected_s(each),
+        "walltime_s": expected_s(resources),
     }
 
 
 def expected_s(needs: Sequence[Mapping[str, int]]) -> int:
     """Seconds that experiments with these resources take in one batch."""
-    return CAMPAIGN_S + sum(one["share_s"] for one in needs)
+    return CAMPAIGN_S + sum(entry["share_s"] for entry in needs)
 
 
 def shared_s(needs: Sequence[Mapping[str, int]], cores: int) -> int | None:
@@ -85,9 +85,9 @@ def shared_s(needs: Sequence[Mapping[str, int]], cores: int) -> int | None:
     None, too, where they are one batch on any number of cores.
     """
     parts = _count(len(needs), MODELED, cores)
-    if parts < 2 or not all(one["batch"] for one in needs):
+    if parts < 2 or not all(entry["batch"] for entry in needs):
         return None
-    return CAMPAIGN_S + sum(one["share_s"] for one in needs) // parts
+    return CAMPAIGN_S + sum(entry["share_s"] for entry in needs) // parts
 
 
 def name(study: str, kind: str, part: int, parts: int) -> str:
@@ -109,6 +109,6 @@ def line(number: int, of: int, experiment_id: str, took_s: float, reason: str | 
 
 
 def ends(log: str) -> dict[str, tuple[float, str | None]]:
-    """By id, the seconds that experiments took, and why they failed, from the lines of a log."""
-    found = (LINE.match(line) for line in log.splitlines())
-    return {m[1]: (float(m["took_s"] or 0.0), m["reason"]) for m in found if m}
+    """Seconds that experiments took, and why they failed, by id, from the lines of a log."""
+    matches = (LINE.match(line) for line in log.splitlines())
+    return {m[1]: (float(m["took_s"] or 0.0), m["reason"]) for m in matches if m}

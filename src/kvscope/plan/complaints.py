@@ -43,9 +43,9 @@ def validation_message(
     schema: type[Part], error: ValidationError, origin: Origin, value: Any = None
 ) -> BadInput:
     """Make a BadInput of the first error that pydantic found in `value`, validated by `schema`."""
-    found = error.errors(include_url=False)
+    errors = error.errors(include_url=False)
     # An unknown key takes precedence: a misspelt key is also reported as a missing one.
-    first = next((e for e in found if e["type"] == "extra_forbidden"), found[0])
+    first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
     kind, context = first["type"], first.get("ctx", {})
     if kind == IMPOSSIBLE:
         return BadInput(f"{context['sentence']}; {_describe_places(context['keys'], origin)}")
@@ -88,9 +88,9 @@ def _known_keys(schema: type[Part], key: str, holder: type[Part] | None, value: 
     group = key.partition(".")[0] if option else key.rpartition(".")[0]
     keys = [f"{group}.{name}" if group else name for name in holder.model_fields]
     tags = {value[group]["name"]} if option else _tags(holder)
-    of = "".join(f" of {group}={tag}" for tag in tags)
+    options = "".join(f" of {group}={tag}" for tag in tags)
     hint = "" if key in all_keys(schema) else suggestion(key, keys)
-    return f"{of}{hint}; the keys there are {', '.join(keys)}"
+    return f"{options}{hint}; the keys there are {', '.join(keys)}"
 
 
 def all_keys(schema: type[Part]) -> list[str]:
@@ -100,8 +100,8 @@ def all_keys(schema: type[Part]) -> list[str]:
 
 def mapping_keys(schema: type[Part]) -> list[str]:
     """The dotted keys whose values are mappings of any keys, such as device.constants."""
-    found = (key for key, field in _fields(schema) if get_origin(field.annotation) is dict)
-    return list(dict.fromkeys(found))
+    keys = (key for key, field in _fields(schema) if get_origin(field.annotation) is dict)
+    return list(dict.fromkeys(keys))
 
 
 def _fields(schema: type[Part], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:

@@ -40,8 +40,8 @@ Plugins.instance().register(InstalledLayers)
 
 def groups(config_dir: Path) -> dict[str, list[str]]:
     """The parts of an experiment that have option files, with the names of their options."""
-    found = {part: list(layers.options(config_dir, part)) for part in Experiment.model_fields}
-    return {part: names for part, names in found.items() if names}
+    options = {part: list(layers.options(config_dir, part)) for part in Experiment.model_fields}
+    return {part: names for part, names in options.items() if names}
 
 
 class Composer:
@@ -60,11 +60,11 @@ class Composer:
     def _add_registered(self) -> None:
         """Add the options that packages register; an option file of that name may set its keys."""
         for kind in registry.KINDS:
-            known = self.groups.get(kind, [])
+            names = self.groups.get(kind, [])
             for name in registry.find_registered(kind):
-                if name not in known:
+                if name not in names:
                     ConfigStore.instance().store(name, {"name": name}, group=kind)
-                    self.groups[kind] = known = sorted([*known, name])
+                    self.groups[kind] = names = sorted([*names, name])
 
     def _read_defaults(self) -> dict[str, str]:
         path = self.path("config.yaml")
@@ -82,12 +82,12 @@ class Composer:
 
     def check_option(self, group: str, option: Any, origin: str) -> None:
         """Raise BadInput unless the group has this option and its file is valid YAML."""
-        known = self.groups.get(group, [])
+        names = self.groups.get(group, [])
         if isinstance(option, str):
             check_name(option, f"{group} ({origin})")
-        if option not in known:
+        if option not in names:
             raise BadInput(
-                f"{group} is {format_value(option)} ({origin}){but_one_of(group, option, known)} "
+                f"{group} is {format_value(option)} ({origin}){but_one_of(group, option, names)} "
                 f"({self._where(group)})"
             )
         path = self.path(f"{group}/{option}.yaml")

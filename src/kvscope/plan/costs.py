@@ -71,18 +71,18 @@ def rebuild_s(cost: PreemptionCosts, tokens: int) -> float:
 
 
 def cost_model() -> CostModel:
-    """The installed cost model; BadInput unless one package registers one."""
-    found = plugins.names(GROUP)
-    if len(found) != 1:
+    """The installed cost model; BadInput unless exactly one package registers a cost model."""
+    names = plugins.names(GROUP)
+    if len(names) != 1:
         raise BadInput(
             f"a cost model comes with one installed package, which registers it as {GROUP}; there "
-            f"are {', '.join(found) or 'none'}"
+            f"are {', '.join(names) or 'none'}"
         )
-    return plugins.load(GROUP, found[0], CostModel)
+    return plugins.load(GROUP, names[0], CostModel)
 
 
 def known_hardware() -> Sequence[str]:
-    """The hardware that the installed cost model has numbers of; empty without one."""
+    """The hardware that the installed cost model has numbers of; empty without a cost model."""
     return cost_model().hardware() if plugins.names(GROUP) else ()
 
 

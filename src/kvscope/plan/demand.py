@@ -22,7 +22,7 @@ KEY = "cache.oversubscription"
 def size_cache(
     config: dict[str, Any], kind: "type[Workload]", origin: Callable[[str], str]
 ) -> dict[str, Any]:
-    """The configuration with the blocks that its cache's oversubscription gives, if it has one.
+    """The configuration, with `cache.blocks` computed if the cache is sized by oversubscription.
 
     `cache.blocks` is the blocks of all requests over `cache.oversubscription`, at least one.
     BadInput if the cache has another size as well, or if a file of the workload cannot be used.

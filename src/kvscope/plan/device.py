@@ -50,20 +50,21 @@ class Kernels:
             "model.head_size": (model.head_size, self.head_sizes),
             "model.dtype": (model.dtype, self.dtypes),
         }
-        found: dict[str, tuple[object, str]] = {
+        refused: dict[str, tuple[object, str]] = {
             key: (value, f"one of {', '.join(map(str, allowed))}")
             for key, (value, allowed) in limits.items()
             if allowed is not None and value not in allowed
         }
         if latent and not self.latent_fp8 and cache.dtype == "fp8":
-            found["cache.dtype"] = (cache.dtype, "auto for a latent")
+            refused["cache.dtype"] = (cache.dtype, "auto for a latent")
         if latent and self.latent_block is not None:
             if cache.block_size != self.latent_block:
-                found["cache.block_size"] = (cache.block_size, f"{self.latent_block} for a latent")
+                words = f"{self.latent_block} for a latent"
+                refused["cache.block_size"] = (cache.block_size, words)
         elif cache.block_size % self.block_multiple:
-            wanted = f"a multiple of {self.block_multiple}"
-            found["cache.block_size"] = (cache.block_size, wanted)
-        return found
+            multiple = f"a multiple of {self.block_multiple}"
+            refused["cache.block_size"] = (cache.block_size, multiple)
+        return refused
 
 
 class Device(Option):
@@ -174,11 +175,11 @@ class Device(Option):
                 "device",
             )
         refused = self.attentions[attention].refusals(experiment)
-        for key, (value, wanted) in refused.items():
+        for key, (value, expected) in refused.items():
             others = [n for n, k in self.attentions.items() if key not in k.refusals(experiment)]
             remedy = f", or engine.attention {_one_of(others)}" if others else ""
             raise impossible(
-                f"{key} ({value}) must be {wanted} with engine.attention={attention} on device "
+                f"{key} ({value}) must be {expected} with engine.attention={attention} on device "
                 f"{self.name}{remedy}",
                 key,
                 "engine.attention",

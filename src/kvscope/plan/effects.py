@@ -42,8 +42,8 @@ def _on_vllm(experiment: "Experiment") -> bool:
 
 def _cut(experiment: "Experiment") -> bool:
     """Passes end at the policy's own budget, and no window holds what a pass computes besides."""
-    own = experiment.batching.pass_tokens is not None and experiment.model.keeps_all
-    return _on_vllm(experiment) and own and not experiment.overflow.stages_passes
+    by_policy = experiment.batching.pass_tokens is not None and experiment.model.keeps_all
+    return _on_vllm(experiment) and by_policy and not experiment.overflow.stages_passes
 
 
 def _untraced(experiment: "Experiment") -> bool:
@@ -109,16 +109,16 @@ def notes(plan: "Plan") -> list[str]:
 
     It is a key that the command line gives, or the only one that tells two experiments apart.
     """
-    given = {word.partition("=")[0] for word in plan.overrides}
+    overridden = {word.partition("=")[0] for word in plan.overrides}
     experiments = [planned.experiment for planned in plan.experiments]
     # Of a section that varies, as `repeats`, any key may.
     varies = any(f"{idle.key}.".startswith(f"{key}.") for idle in IDLE for key in plan.varied_keys)
     alone = _all_that_differs(experiments) if varies else set()
-    found = ((idle, [one for one in experiments if idle.where(one)]) for idle in IDLE)
+    idle_by_key = ((idle, [e for e in experiments if idle.where(e)]) for idle in IDLE)
     return [
         _note(idle, len(same), len(experiments))
-        for idle, same in found
-        if same and (idle.key in given or idle.key in alone)
+        for idle, same in idle_by_key
+        if same and (idle.key in overridden or idle.key in alone)
     ]
 
 
@@ -127,13 +127,13 @@ def _all_that_differs(experiments: Iterable["Experiment"]) -> set[str]:
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for experiment in experiments:
         settings = experiment.to_dict()
-        own = {key: _taken(settings, key) for key in sorted(idle_keys(experiment))}
-        groups[json.dumps(settings, sort_keys=True, default=str)].append(own)
+        values = {key: _taken(settings, key) for key in sorted(idle_keys(experiment))}
+        groups[json.dumps(settings, sort_keys=True, default=str)].append(values)
     return {
         key
         for same in groups.values()
         for key in same[0]
-        if any(own.get(key) != same[0][key] for own in same)
+        if any(values.get(key) != same[0][key] for values in same)
     }
 
 

@@ -65,8 +65,8 @@ class Experiment(Part):
         value = self.to_dict(exclude_defaults=True)
         for name, part in self:
             if isinstance(part, Part):
-                given = {key: getattr(part, key) for key in part.in_id}
-                value[name] |= {key: item for key, item in given.items() if item is not None}
+                fields = {key: getattr(part, key) for key in part.in_id}
+                value[name] |= {key: item for key, item in fields.items() if item is not None}
         for path in self.workload.files:
             value["workload"].pop(path, None)
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -127,7 +127,7 @@ class Experiment(Part):
     @property
     def request_blocks(self) -> int:
         """Blocks, over all KV groups, with which vLLM takes the longest request."""
-        return sum(self.model.groups(one) * self._most_blocks(one) for one in self.model.kept)
+        return sum(self.model.groups(kind) * self._most_blocks(kind) for kind in self.model.kept)
 
     def _most_blocks(self, kind: KvLayers) -> int:
         """Blocks that a request needs of one KV group, as vLLM counts."""
@@ -155,7 +155,7 @@ class Experiment(Part):
 
 @cache
 def _declared_label(key: str) -> Label | None:
-    """The label that the class of a dotted key declares for it; None without one."""
+    """The label that the class of a dotted key declares for it; None without a label."""
     section, _, name = key.partition(".")
     field = Experiment.model_fields.get(section)
     if field and name and isinstance(field.annotation, type):
@@ -190,7 +190,7 @@ def load(path: Path) -> Experiment:
 
 
 def read_settings(directory: Path) -> dict[str, Any]:
-    """The settings in the experiment.yaml of a run's directory; empty if there is none.
+    """The settings in the experiment.yaml of a run's directory; empty without that file.
 
     BadInput as for `load`, except that the id is not computed of settings that name an option of a
     package that is not installed here (`unknown_options`).
@@ -206,15 +206,15 @@ def read_settings(directory: Path) -> dict[str, Any]:
 
 def unknown_options(settings: dict[str, Any]) -> list[str]:
     """The options, as 'overflow=stash', that need a package that is not installed."""
-    known = {kind: {*registry.find_registered(kind)} for kind in registry.KINDS}
+    installed = {kind: {*registry.find_registered(kind)} for kind in registry.KINDS}
     if not tracers.is_installed():
-        known["tracing"] = {"none"}
-    sections = ((kind, settings.get(kind)) for kind in known)
+        installed["tracing"] = {"none"}
+    sections = ((kind, settings.get(kind)) for kind in installed)
     named = [(kind, part.get("name")) for kind, part in sections if isinstance(part, dict)]
     return [
         f"{kind}={name}"
         for kind, name in named
-        if isinstance(name, str) and name not in known[kind]
+        if isinstance(name, str) and name not in installed[kind]
     ]
 
 

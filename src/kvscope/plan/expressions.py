@@ -83,10 +83,10 @@ class _Resolution:
     def _text(self, text: str) -> Any:
         if whole := EXPRESSION.fullmatch(text):
             return self._expression(whole[1])
-        found = EXPRESSION.sub(lambda match: str(self._expression(match[1])), text)
-        if "${" in found or len(found) > LONGEST_TEXT:
+        filled = EXPRESSION.sub(lambda match: str(self._expression(match[1])), text)
+        if "${" in filled or len(filled) > LONGEST_TEXT:
             raise ValueError(f"must be made of ${{…}} and come to at most {LONGEST_TEXT} letters")
-        return found
+        return filled
 
     def _expression(self, text: str) -> Any:
         try:
@@ -103,35 +103,35 @@ class _Resolution:
     def _number(self, node: ast.expr) -> float:
         match node:
             case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
-                found = value
+                number = value
             case ast.Name() | ast.Attribute():
-                found = self._key(node)
-                if not isinstance(found, int | float) or isinstance(found, bool):
+                number = self._key(node)
+                if not isinstance(number, int | float) or isinstance(number, bool):
                     raise ValueError(
-                        f"{ast.unparse(node)} is {format_value(found)}, which is no number"
+                        f"{ast.unparse(node)} is {format_value(number)}, which is no number"
                     )
             case ast.BinOp(op=op) if type(op) in OPERATORS:
-                found = OPERATORS[type(op)](self._number(node.left), self._number(node.right))
+                number = OPERATORS[type(op)](self._number(node.left), self._number(node.right))
             case ast.UnaryOp(op=ast.USub()):
-                found = -self._number(node.operand)
+                number = -self._number(node.operand)
             case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if _takes(name, args):
-                found = FUNCTIONS[name](*map(self._number, args))
+                number = FUNCTIONS[name](*map(self._number, args))
             case _:
                 raise ValueError(f"must be made of {GRAMMAR}")
-        if not abs(found) <= LARGEST:
+        if not abs(number) <= LARGEST:
             raise ValueError(f"comes to more than {LARGEST:g}")
-        return found if isinstance(found, int) else float(f"{found:.{DIGITS}g}")
+        return number if isinstance(number, int) else float(f"{number:.{DIGITS}g}")
 
     def _key(self, node: ast.expr) -> Any:
         """The value of the dotted key that `node` spells."""
-        key, held = ast.unparse(node), self.config
+        key, value = ast.unparse(node), self.config
         for name in key.split("."):
-            if not isinstance(held, dict) or name not in held:
+            if not isinstance(value, dict) or name not in value:
                 raise ValueError(f"{key} is not a key of this experiment")
-            held = held[name]
-        if isinstance(held, dict):
+            value = value[name]
+        if isinstance(value, dict):
             raise ValueError(f"{key} is a group of keys, not a value")
-        return self.value(key, held)
+        return self.value(key, value)
 
 
 def _takes(function: str, arguments: list[ast.expr]) -> bool:

@@ -41,12 +41,12 @@ def _whole(value: Any) -> Any:
 
 
 def in_gib(value: Any) -> Any:
-    """GiB of a size with a unit, as '80GB'; what is no text with a digit is left as it is."""
+    """GiB of a size with a unit, as '80GB'; other values are left as they are."""
     return _quantity(value, lambda text: parse_size(text, "GiB") / GIB)
 
 
 def in_seconds(value: Any) -> Any:
-    """Seconds of a duration with a unit, as '2min'; what is no text is left as it is."""
+    """Seconds of a duration with a unit, as '2min'; other values are left as they are."""
     return _quantity(value, lambda text: parse_duration(text, or_0=True))
 
 
@@ -67,7 +67,7 @@ def _expected(error: ValueError) -> str:
 
 
 def as_number(key: str, value: Any) -> Any:
-    """The value of a dotted key in the key's unit, if it is a size or duration with one.
+    """The value of a dotted key in the key's unit, if it is a size or duration with a unit.
 
     A text that is none is left for the key's own validation to refuse.
     """

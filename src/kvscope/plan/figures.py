@@ -19,8 +19,8 @@ def figure_names() -> tuple[str, ...]:
 
 def _known(name: str) -> str:
     if name not in figure_names():
-        known = ", ".join(figure_names())
-        raise PydanticKnownError("literal_error", {"expected": f"one of {known}"})
+        names = ", ".join(figure_names())
+        raise PydanticKnownError("literal_error", {"expected": f"one of {names}"})
     return name
 
 

@@ -22,7 +22,7 @@ class GpuMemory:
 
     @property
     def words(self) -> str:
-        """'weights 12.6, KV cache 2.0, activations 0.3', in GiB; what is nothing is left out."""
+        """'weights 12.6, KV cache 2.0, activations 0.3', in GiB; parts of 0 bytes are left out."""
         parts = {
             "weights": self.weight_bytes,
             "KV cache": self.cache_bytes,
@@ -30,7 +30,7 @@ class GpuMemory:
             "copies": self.copy_bytes,
             "event buffers": self.event_buffer_bytes,
         }
-        return ", ".join(f"{what} {gib_text(size)}" for what, size in parts.items() if size)
+        return ", ".join(f"{part} {gib_text(size)}" for part, size in parts.items() if size)
 
 
 def gib_text(size_bytes: int) -> str:

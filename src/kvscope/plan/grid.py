@@ -64,23 +64,23 @@ def expand(study: str | None, overrides: list[str], config_dir: Path) -> Plan:
     grids contain is listed once. BadInput if the study cannot be planned.
     """
     composer = Composer(config_dir)
-    given = command_line.parse(overrides, config_dir)
-    found = _ad_hoc() if study is None else studies.read(study, config_dir)
-    grids = [_with_command_line(grid, given) for grid in found.grids]
-    _check_question(found)
-    _check_levels(found)
-    _refuse_too_many(found.name, grids)
+    command = command_line.parse(overrides, config_dir)
+    definition = _ad_hoc() if study is None else studies.read(study, config_dir)
+    grids = [_with_command_line(grid, command) for grid in definition.grids]
+    _check_question(definition)
+    _check_levels(definition)
+    _refuse_too_many(definition.name, grids)
     rows: dict[str, tuple[Experiment, Point, Config]] = {}
     for grid in grids:
-        for point, config in _points(grid, given, composer):
+        for point, config in _points(grid, command, composer):
             experiment = point.experiment(config)
             rows.setdefault(experiment.id, (experiment, point, config))
-    _check_axes(found)  # after options: one of an absent package has keys that nothing knows
+    _check_axes(definition)  # after options: one of an absent package has keys that nothing knows
     if not rows:
-        raise BadInput(f"study {found.name!r} has no experiments left after its exclusions")
+        raise BadInput(f"study {definition.name!r} has no experiments left after its exclusions")
     varied = _varied_values([(point, config) for _, point, config in rows.values()], composer)
     names = labels(
-        [levels.named(values, found.levels) for values in varied],
+        [levels.named(values, definition.levels) for values in varied],
         [experiment.slug for experiment, _, _ in rows.values()],
     )
     planned = tuple(
@@ -89,15 +89,15 @@ def expand(study: str | None, overrides: list[str], config_dir: Path) -> Plan:
     )
     return Plan(
         study=study,
-        title=found.title,
-        description=found.description,
+        title=definition.title,
+        description=definition.description,
         config_dir=config_dir,
         overrides=tuple(overrides),
         experiments=planned,
         varied_keys=tuple(varied[0]),
-        figures=found.figures,
-        question=found.question,
-        levels=found.levels,
+        figures=definition.figures,
+        question=definition.question,
+        levels=definition.levels,
     )
 
 
@@ -112,8 +112,8 @@ def _with_command_line(grid: Grid, given: CommandLine) -> Grid:
     """The grid with the overrides as axes; their keys are removed from its own axes."""
     for settings in grid.exclude:
         check_keys(settings, f"{grid.origin}, exclude")
-    kept = ([_without(row, given) for row in axis] for axis in grid.axes)
-    axes = [axis for axis in kept if any(axis)]
+    shortened = ([_without(row, given) for row in axis] for axis in grid.axes)
+    axes = [axis for axis in shortened if any(axis)]
     command = [[{key: value} for value in values] for key, values in given.items()]
     return replace(grid, axes=(*axes, *command))
 
@@ -131,14 +131,14 @@ def _check_axes(study: StudyDefinition) -> None:
 
 
 def _check_levels(study: StudyDefinition) -> None:
-    """Raise BadInput if the study names values of an unknown key, or ones that do not vary."""
+    """Raise BadInput if the study names values of an unknown key, or values that do not vary."""
     check_keys(dict.fromkeys(study.levels), f"study {study.name}, levels")
     values: dict[str, dict[Any, None]] = defaultdict(dict)
     for row in (row for grid in study.grids for axis in grid.axes for row in axis):
         for key, value in row.items():
             if not isinstance(value, dict):
                 values[key][value] = None
-    levels.check(study.levels, {key: [*own] for key, own in values.items()}, study.name)
+    levels.check(study.levels, {key: [*distinct] for key, distinct in values.items()}, study.name)
 
 
 def _check_question(study: StudyDefinition) -> None:
@@ -150,10 +150,10 @@ def _check_question(study: StudyDefinition) -> None:
     rows = (row for grid in study.grids for axis in grid.axes for row in axis)
     values = dict.fromkeys(row[asked.key] for row in rows if asked.key in row)
     if asked.base not in values:
-        known = ", ".join(map(format_value, values)) or "no value"
+        choices = ", ".join(map(format_value, values)) or "no value"
         raise BadInput(
             f"compare.base is {format_value(asked.base)} (study {study.name}) but must be a value "
-            f"that a grid gives {asked.key}: {known}"
+            f"that a grid gives {asked.key}: {choices}"
         )
 
 
@@ -182,7 +182,7 @@ def _matches(point: Point, config: Config, pattern: Settings) -> bool:
 
 
 def _varied_values(points: list[tuple[Point, Config]], composer: Composer) -> list[dict[str, Any]]:
-    """For each point, the values of the keys that differ between the points."""
+    """The values, for each point, of the keys that differ between the points."""
     keys = list(dict.fromkeys(key for point, _ in points for key in point.settings))
     rows = [
         {key: _flat_value(point.value(config, key)) for key in keys} for point, config in points

@@ -1,4 +1,4 @@
-"""The layers of the configuration: the user's directory, the one that kvscope ships, packages' own.
+"""The layers of the configuration: the user's directory, kvscope's, and those of packages.
 
 `SHIPPED` contains config, Snakefile, profiles and envs. In a checkout its entries are symbolic
 links to the checkout's root, so the path is the same in a checkout, an editable install and a
@@ -49,14 +49,14 @@ def installed() -> list[Path]:
 
 
 def directories(config_dir: Path) -> list[Path]:
-    """The directories of the layers in order of precedence: `config_dir`, then installed ones.
+    """The directories of the layers in order of precedence: `config_dir`, then the installed.
 
     `config_dir` need not exist, and may be an installed one.
     """
     if not config_dir.is_dir():
         return installed()
-    own = config_dir.resolve()
-    return [config_dir, *(other for other in installed() if other != own)]
+    user = config_dir.resolve()
+    return [config_dir, *(other for other in installed() if other != user)]
 
 
 def files(config_dir: Path) -> dict[str, Path]:
@@ -65,16 +65,16 @@ def files(config_dir: Path) -> dict[str, Path]:
     A file of `config_dir` replaces the installed one of its name; BadInput if two packages have
     files of one name.
     """
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for directory in installed():
         for name, path in _files(directory).items():
-            if name in found:
+            if name in paths:
                 raise BadInput(
-                    f"two packages have a file {name} in their configuration, {found[name]} and "
+                    f"two packages have a file {name} in their configuration, {paths[name]} and "
                     f"{path}; uninstall one of them"
                 )
-            found[name] = path
-    return dict(sorted((found | _files(config_dir)).items()))
+            paths[name] = path
+    return dict(sorted((paths | _files(config_dir)).items()))
 
 
 def _files(directory: Path) -> dict[str, Path]:

@@ -25,17 +25,19 @@ def check(levels: Levels, values: Mapping[str, list[Any]], study: str) -> None:
     `values` are those that the grids of the study give each key.
     """
     for key, names in levels.items():
-        given = values.get(key, [])
-        if len(given) < 2:
+        options = values.get(key, [])
+        if len(options) < 2:
+            varied = ", ".join(k for k, choices in values.items() if len(choices) > 1)
             raise BadInput(
                 f"levels has {key} (study {study}) but must name values of a key that varies in "
-                f"its grids: {', '.join(k for k, own in values.items() if len(own) > 1) or 'none'}"
+                f"its grids: {varied or 'none'}"
             )
-        can_be = [one for one in given if type(one) in CAN_BE_NAMED]
+        can_be = [option for option in options if type(option) in CAN_BE_NAMED]
         if not can_be:
+            words = ", ".join(map(format_value, options))
             raise BadInput(
                 f"levels has {key} (study {study}), whose values are "
-                f"{', '.join(map(format_value, given))}, but must name numbers or texts; remove it"
+                f"{words}, but must name numbers or texts; remove it"
             )
         for words, count in Counter(names.values()).items():
             if count > 1:

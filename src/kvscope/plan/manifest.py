@@ -213,7 +213,7 @@ def contents(plan: "Plan", needs: dict[str, dict[str, int]]) -> dict[str, Any]:
         ],
         "varied_keys": list(plan.varied_keys),
         "figures": [
-            {"name": name, "axes": [one.model_dump(exclude_defaults=True) for one in axes]}
+            {"name": name, "axes": [row.model_dump(exclude_defaults=True) for row in axes]}
             for name, axes in plan.figures.items()
         ],
         "overrides": list(plan.overrides),
@@ -224,7 +224,7 @@ def contents(plan: "Plan", needs: dict[str, dict[str, int]]) -> dict[str, Any]:
 
 
 def _write_experiment(experiment: "Experiment", path: Path) -> None:
-    """Write an experiment.yaml, unless a complete run of the experiment records the present one.
+    """Write an experiment.yaml, unless a complete run of the experiment records the present file.
 
     The bytes of one experiment can differ: the path of a workload's file is not part of its id.
     """

@@ -44,7 +44,7 @@ class YarnScaling(Part):
 
 
 class Llama3Scaling(Part):
-    """Llama 3.1's: low frequencies stretched by `factor`, high ones kept."""
+    """Llama 3.1's scaling: low frequencies stretched by `factor`, high frequencies kept."""
 
     rope_type: Literal["llama3"]
     factor: Annotated[Real, Field(ge=1)]
@@ -54,9 +54,9 @@ class Llama3Scaling(Part):
 
 
 def _known_kind(name: str) -> str:
-    known = plugins.names(kv_kinds.GROUP)
-    if name not in known:
-        raise PydanticKnownError("literal_error", {"expected": f"one of {', '.join(known)}"})
+    kinds = plugins.names(kv_kinds.GROUP)
+    if name not in kinds:
+        raise PydanticKnownError("literal_error", {"expected": f"one of {', '.join(kinds)}"})
     return name
 
 
@@ -95,8 +95,8 @@ class KvLayers(Part):
     def _keeps_one(self) -> "KvLayers":
         states, limited = self.of.keeps_state, bool(self.of.window)
         if states != (self.state_bytes > 0) or states == (self.token_elements > 0):
-            what = "state_bytes alone" if states else "token_elements alone"
-            raise impossible(f"model.kv_layers of kind {self.kind} must set {what}")
+            keys = "state_bytes alone" if states else "token_elements alone"
+            raise impossible(f"model.kv_layers of kind {self.kind} must set {keys}")
         if limited != (self.window_tokens is not None):
             must = "must set" if limited else "must not set"
             raise impossible(f"model.kv_layers of kind {self.kind} {must} window_tokens")
@@ -150,8 +150,8 @@ class Model(Part):
 
     @model_validator(mode="after")
     def _described_by_one(self) -> "Model":
-        own = {key: getattr(self, key) for key in OF_HF}
-        for key, value in own.items():
+        values = {key: getattr(self, key) for key in OF_HF}
+        for key, value in values.items():
             if (value is None) == (self.family == "hf"):
                 must = "must be set" if value is None else "must be null"
                 sentence = f"model.{key} {must} with model.family={self.family}"
@@ -244,17 +244,17 @@ class Model(Part):
     @property
     def keeps_latent(self) -> bool:
         """Whether layers keep a latent in place of K and V."""
-        return any(one.kind == "mla" for one in self.kept)
+        return any(layers.kind == "mla" for layers in self.kept)
 
     @property
     def token_elements(self) -> int:
         """Numbers that are kept of each token, over all layers."""
-        return sum(one.layers * one.token_elements for one in self.kept)
+        return sum(layers.layers * layers.token_elements for layers in self.kept)
 
     @property
     def attending(self) -> list[KvLayers]:
         """Its layers with attention, by kind."""
-        return [one for one in self.kept if one.token_elements]
+        return [layers for layers in self.kept if layers.token_elements]
 
     def prefill_elements(self, kind: KvLayers) -> int:
         """Elements of a key and a value of one head, as prefill multiplies them."""
@@ -278,7 +278,7 @@ class Model(Part):
 
     @property
     def weights_of_a_token(self) -> int:
-        """Those that each token is multiplied with: all, but of experts those that it takes."""
+        """Weights that each token is multiplied with; of experts, only those that it takes."""
         return self.weights_per_token or self.layer_weights
 
     @property
@@ -289,12 +289,12 @@ class Model(Part):
     @property
     def block_elements(self) -> int:
         """Numbers that a block of the pool has room for, of each of its tokens."""
-        return self.layers_apart * max(one.token_elements for one in self.kept)
+        return self.layers_apart * max(layers.token_elements for layers in self.kept)
 
     @property
     def keeps_all(self) -> bool:
         """Whether every layer keeps every token, so that requests hold blocks by their length."""
-        return all(one.of.keeps_all for one in self.kept)
+        return all(layers.of.keeps_all for layers in self.kept)
 
     def groups(self, kind: KvLayers) -> int:
         """KV groups that vLLM makes of the layers of one kind."""
@@ -302,24 +302,24 @@ class Model(Part):
 
     def kv_groups(self, block_tokens: int, width: int) -> tuple[KvGroup, ...]:
         """The KV groups of its layers, in blocks of so many tokens and numbers of `width` bytes."""
-        place = block_tokens * width * max(one.token_elements for one in self.kept)
-        found = []
+        place = block_tokens * width * max(part.token_elements for part in self.kept)
+        groups = []
         for kind in self.kept:
-            own = kind.state_bytes or block_tokens * width * kind.token_elements
+            useful_bytes = kind.state_bytes or block_tokens * width * kind.token_elements
             count = self.groups(kind)
             for layers in (len(range(first, kind.layers, count)) for first in range(count)):
-                found.append(
+                groups.append(
                     KvGroup(
                         kind=kind.of.vllm_name,
                         layers=layers,
                         block_tokens=block_tokens,
-                        useful_bytes=layers * own,
+                        useful_bytes=layers * useful_bytes,
                         padded_bytes=layers * place,
                         block_bytes=self.layers_apart * place,
                         window_tokens=kind.window_tokens,
                     )
                 )
-        return tuple(found)
+        return tuple(groups)
 
     @property
     def activation_bytes_per_token(self) -> int:

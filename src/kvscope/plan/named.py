@@ -4,7 +4,7 @@ from typing import Any
 
 
 class Named:
-    """A value that equals the plain one and is shown by its name."""
+    """A value that equals the plain value and is shown by its name."""
 
     words: str
 
@@ -25,7 +25,7 @@ CAN_BE_NAMED: dict[type, type[Any]] = {int: NamedInt, float: NamedFloat, str: Na
 
 
 def name(value: Any, words: str | None) -> Any:
-    """The value with a name; as it is without one, or if it is none of a number and a text."""
+    """The value with a name; unchanged without a name, or if it is neither a number nor a text."""
     kind = CAN_BE_NAMED.get(type(value))
     if words is None or kind is None:
         return value

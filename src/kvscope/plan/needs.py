@@ -69,22 +69,22 @@ def in_words(needs: Sequence[GpuNeeds]) -> str:
     'needs 14.9 GiB of GPU memory (weights 12.6, …), 4.0 GiB of pinned host memory, 1.2 GiB of disk
     for KV events; fits a100-40gb (38.7 GiB usable)'.
     """
-    largest = max((one.memory for one in needs), key=lambda memory: memory.total_bytes)
+    largest = max((need.memory for need in needs), key=lambda memory: memory.total_bytes)
     parts = [f"needs {gib(largest.total_bytes)} of GPU memory ({largest.words})"]
-    pool = max(needs, key=lambda one: one.host_pool_bytes)
+    pool = max(needs, key=lambda need: need.host_pool_bytes)
     if pool.host_pool_bytes:
         parts.append(f"{gib(pool.host_pool_bytes)} of {pool.host_memory} host memory")
-    if disk := sum(one.stored_bytes for one in needs) + max(one.spool_bytes for one in needs):
+    if disk := sum(need.stored_bytes for need in needs) + max(need.spool_bytes for need in needs):
         parts.append(f"{gib(disk)} of disk for KV events")
     return f"{', '.join(parts)}; {_verdict(needs)}"
 
 
 def _verdict(needs: Sequence[GpuNeeds]) -> str:
     """Whether it fits the GPU that is named; what does not is refused before."""
-    named = {one.hardware: one.usable_bytes for one in needs if one.usable_bytes is not None}
+    named = {need.hardware: need.usable_bytes for need in needs if need.usable_bytes is not None}
     if not named:
         return "device.hardware=NAME says whether it fits a GPU"
-    most = max(one.memory.total_bytes for one in needs)
+    most = max(need.memory.total_bytes for need in needs)
     return "fits " + " and ".join(
         f"{name} ({'tightly: ' if is_tight(name, most) else ''}{gib(usable)} usable)"
         for name, usable in named.items()

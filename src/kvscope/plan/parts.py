@@ -69,7 +69,7 @@ class CacheSettings(Part):
 
 
 class TracingSettings(Part):
-    """Which KV events the attention kernels record.
+    """The KV events that the attention kernels record.
 
     Forward passes, layers and KV heads are recorded if their number is a multiple of the stride.
     `buffer_events` is the capacity of a buffer, and so the most events of one pass.
@@ -88,7 +88,7 @@ class TracingSettings(Part):
 
 
 class ProfilerSettings(Part):
-    """Which profiler runs around the engine; 'auto' is nsys where there is one."""
+    """The profiler that runs around the engine; 'auto' is nsys where it is installed."""
 
     name: Literal["auto", "nsys", "none"]
 
@@ -226,7 +226,7 @@ class Conditions(Protocol):
 
     @property
     def tracing(self) -> TracingSettings:
-        """Which KV events are recorded."""
+        """The settings of recorded KV events."""
 
     @property
     def block_bytes(self) -> int:

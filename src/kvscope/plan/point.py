@@ -1,4 +1,4 @@
-"""One point of a grid: the settings of each layer, and the experiment they define."""
+"""A point of a grid: the settings of each layer, and the experiment they define."""
 
 import copy
 from dataclasses import dataclass
@@ -73,8 +73,8 @@ class Point:
         """The experiment of this point's configuration; BadInput names key, value and place."""
         workload = config.get("workload")
         if isinstance(workload, dict):
-            found = part_classes(Experiment.model_fields["workload"], workload)
-            if len(found) == 1 and issubclass(kind := found[0], Workload):
+            kinds = part_classes(Experiment.model_fields["workload"], workload)
+            if len(kinds) == 1 and issubclass(kind := kinds[0], Workload):
                 config = config | {"workload": fill_in(workload, kind, self.place)}
                 config = size_cache(config, kind, self.origin)
         return parse(config, self.origin)
@@ -122,11 +122,11 @@ class Point:
                 holder[name] = value
 
     def _refuse_below(self, holder: Any, key: str) -> NoReturn:
-        known, above = _experiment_keys(), key.rpartition(".")[0]
-        if key in known and holder is not None:
+        keys, above = _experiment_keys(), key.rpartition(".")[0]
+        if key in keys and holder is not None:
             why = f"cannot be set where {above} is {format_value(holder)} ({self.origin(above)})"
         else:
-            why = f"is not a key{suggestion(key, known)}"
+            why = f"is not a key{suggestion(key, keys)}"
         raise BadInput(f"{key} ({self.origin(key)}) {why}")
 
     def _drop_others(self, config: Config, layer: Settings) -> None:
@@ -135,10 +135,10 @@ class Point:
         For example, a cache size in blocks replaces the size in GiB of a lower layer.
         """
         for group in dict.fromkeys(key.partition(".")[0] for key in layer):
-            held, names = config.get(group), _one_of(group, config.get(group))
-            given = [name for name in names if layer.get(f"{group}.{name}") is not None]
-            if len(given) == 1 and isinstance(held, dict):
-                held |= {name: None for name in names if name in held and name not in given}
+            section, names = config.get(group), _one_of(group, config.get(group))
+            chosen = [name for name in names if layer.get(f"{group}.{name}") is not None]
+            if len(chosen) == 1 and isinstance(section, dict):
+                section |= {name: None for name in names if name in section and name not in chosen}
 
 
 def check_keys(settings: Settings, origin: str) -> None:
@@ -155,8 +155,8 @@ def _item(holder: Any, name: str) -> Any:
 def _one_of(group: str, value: Any) -> tuple[str, ...]:
     """The keys of a group of which exactly one must be set."""
     field = Experiment.model_fields.get(group)
-    found = part_classes(field, value) if field else []
-    return found[0].one_of if len(found) == 1 else ()
+    classes = part_classes(field, value) if field else []
+    return classes[0].one_of if len(classes) == 1 else ()
 
 
 @cache

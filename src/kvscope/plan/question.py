@@ -10,7 +10,7 @@ Value = str | bool | int | float
 
 
 class Question(Part):
-    """How other values of `key` compare with `base`, all else being equal.
+    """Comparison of the other values of `key` with `base`, all else being equal.
 
     But for the keys of `along`, which go with a value of the key: a number that one option is best
     with, say.

@@ -53,25 +53,25 @@ def load(kind: str, name: str) -> type[Option]:
         raise BadInput(unknown_option(kind, name))
     point = find_registered(kind)[name]
     try:
-        found = point.load()
+        option = point.load()
     except (Exception, SystemExit) as error:  # whatever a module of another package raises
         raise BadInput(
             f"{kind}={name} cannot be loaded from {package_origin(kind, name) or point.value} "
             f"({describe_error(error)}); fix or uninstall its package"
         ) from error
     base = BASES[kind]
-    if not (isinstance(found, type) and issubclass(found, base)):
+    if not (isinstance(option, type) and issubclass(option, base)):
         raise BadInput(
             f"{kind}={name} is {point.value}, which must be a subclass of "
             f"{base.__module__}.{base.__name__}"
         )
-    unset = (name for name in base.__class_vars__ if not hasattr(found, name))
-    if lacking := sorted({*found.__abstractmethods__, *unset}):
+    unset = (name for name in base.__class_vars__ if not hasattr(option, name))
+    if lacking := sorted({*option.__abstractmethods__, *unset}):
         raise BadInput(
             f"{kind}={name} is {point.value}, which lacks {', '.join(lacking)} of "
             f"{base.__module__}.{base.__name__}"
         )
-    return found
+    return option
 
 
 def fault_of_option(error: BaseException) -> str | None:
@@ -102,18 +102,18 @@ def _name_of(option: type) -> tuple[str, str] | None:
 @cache
 def load_all(kind: str) -> dict[str, type[Option]]:
     """The classes of one kind by name, without those that cannot be loaded."""
-    found = {}
+    options = {}
     for name in find_registered(kind):
         try:
-            found[name] = load(kind, name)
+            options[name] = load(kind, name)
         except BadInput:
             continue  # the experiments that name it are refused
-    return found
+    return options
 
 
 @cache
 def label(key: str) -> Label | None:
-    """The label that an option's class gives to a dotted key; None without one."""
+    """The label that an option's class gives to a dotted key; None without a label."""
     kind, _, name = key.partition(".")
     options = load_all(kind).values() if kind in KINDS else ()
     fields = [option.model_fields[name] for option in options if name in option.model_fields]
@@ -122,10 +122,10 @@ def label(key: str) -> Label | None:
 
 
 def unknown_option(kind: str, name: object) -> str:
-    """The message for an unknown option, with the known ones."""
-    rest = but_one_of(kind, name, sorted(find_registered(kind)))
+    """The message for an unknown option, with the known options."""
+    advice = but_one_of(kind, name, sorted(find_registered(kind)))
     return (
-        f"{kind}.name is {name!r:.60}{rest}, or one that an installed package registers under "
+        f"{kind}.name is {name!r:.60}{advice}, or one that an installed package registers under "
         f"{entry_point_group(kind)!r}"
     )
 
@@ -155,7 +155,7 @@ class OneOf:
 
 
 def option_classes(field: FieldInfo, value: Any = None) -> list[type[Option]] | None:
-    """The classes of a field with `OneOf`, or the one that `value` names; None for other fields."""
+    """The classes of a field with `OneOf`, or that which `value` names; None for other fields."""
     for mark in field.metadata:
         if isinstance(mark, OneOf):
             name = value.get("name") if isinstance(value, dict) else None

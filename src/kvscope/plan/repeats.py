@@ -1,4 +1,4 @@
-"""How often a run repeats its measurement: a number of times, or until a width is reached."""
+"""Stopping rules: a number of repeats, or repeats until a width is reached."""
 
 import math
 from dataclasses import dataclass

@@ -47,13 +47,13 @@ def resources(experiment: "Experiment") -> dict[str, int]:
 
 def required_mib(experiment: "Experiment") -> int:
     """MiB of host memory for weights, cache, host pool, requests and records of a run."""
-    held = 0
+    bytes_ = 0
     if experiment.device.allocates:
-        held += experiment.overflow.pool_bytes(experiment)
-        held += experiment.device.memory_bytes(experiment)
+        bytes_ += experiment.overflow.pool_bytes(experiment)
+        bytes_ += experiment.device.memory_bytes(experiment)
     expected = expected_work(experiment)
-    held += int(expected.prompt_tokens * TOKEN_ID_BYTES + expected.output_tokens * RECORD_BYTES)
-    return -(-(held + experiment.tracing.buffer_bytes) // MIB)
+    bytes_ += int(expected.prompt_tokens * TOKEN_ID_BYTES + expected.output_tokens * RECORD_BYTES)
+    return -(-(bytes_ + experiment.tracing.buffer_bytes) // MIB)
 
 
 def minimum_gib(experiment: "Experiment") -> float:
@@ -68,11 +68,12 @@ def machine_gib() -> float:
 
 def check_memory(experiment: "Experiment") -> None:
     """Raise BadInput if this machine has too little memory for a run of the experiment."""
-    least, here = minimum_gib(experiment), machine_gib()
-    if least > here:
+    least, available = minimum_gib(experiment), machine_gib()
+    if least > available:
         raise BadInput(
-            f"{experiment.id} needs {least:,.1f} GiB of memory and this machine has {here:,.1f} "
-            "GiB; run it on one that has more, or change model, cache, overflow or workload"
+            f"{experiment.id} needs {least:,.1f} GiB of memory and this machine has "
+            f"{available:,.1f} GiB; run it on one that has more, or change model, cache, overflow "
+            "or workload"
         )
 
 
@@ -84,8 +85,8 @@ def group_limits(
     A batch system or a container sets them; on a machine of one's own there is none.
     """
     for line in system_text(proc).splitlines():
-        _, _, rest = line.partition(":")
-        controllers, separator, group = rest.partition(":")
+        _, _, entry = line.partition(":")
+        controllers, separator, group = entry.partition(":")
         if separator and (not controllers or "memory" in controllers.split(",")):
             mount, name = (
                 (root / "memory", "memory.limit_in_bytes") if controllers else (root, "memory.max")

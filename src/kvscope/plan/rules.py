@@ -49,9 +49,9 @@ def _options_are_plain(experiment: CompleteExperiment) -> None:
 def _exactly_one_is_set(experiment: CompleteExperiment) -> None:
     for name, part in experiment:
         keys = getattr(part, "one_of", ())
-        given = {key for key in keys if getattr(part, key) is not None}
-        filled = {part.fills_in[key] for key in given if key in part.fills_in}
-        if keys and not (len(given - filled) == 1 and filled <= given):
+        chosen = {key for key in keys if getattr(part, key) is not None}
+        filled = {part.fills_in[key] for key in chosen if key in part.fills_in}
+        if keys and not (len(chosen - filled) == 1 and filled <= chosen):
             values = (f"{name}.{key} ({_or_null(getattr(part, key))})" for key in keys)
             raise impossible(
                 f"exactly one of {' and '.join(values)} must be set",
@@ -99,11 +99,11 @@ def _tracing_has_kernels(experiment: CompleteExperiment) -> None:
 
 def _tracing_is_installed(experiment: CompleteExperiment) -> None:
     name, attention = experiment.tracing.name, experiment.engine.attention
-    asked = f"tracing={name}" if name != "none" else f"engine.attention={attention}"
-    needed = name != "none" or (attention == INSTRUMENTED and experiment.device.allocates)
-    if needed and not is_installed():
+    setting = f"tracing={name}" if name != "none" else f"engine.attention={attention}"
+    required = name != "none" or (attention == INSTRUMENTED and experiment.device.allocates)
+    if required and not is_installed():
         raise impossible(
-            f"{asked} needs the package {PACKAGE}, whose attention kernels can record KV events; "
+            f"{setting} needs the package {PACKAGE}, whose attention kernels can record KV events; "
             "install it, or take tracing=none and another engine.attention",
             "tracing" if name != "none" else "engine.attention",
         )
@@ -200,8 +200,8 @@ def _fp8_has_vllms_kernels(experiment: CompleteExperiment) -> None:
 def _states_fit_blocks(experiment: CompleteExperiment) -> None:
     """A state takes one block in vLLM, which pads it to those of attention beside it."""
     model, cache = experiment.model, experiment.cache
-    state = max(one.state_bytes for one in model.kept)
-    token = max(one.token_elements for one in model.kept) * experiment.kv_width
+    state = max(layers.state_bytes for layers in model.kept)
+    token = max(layers.token_elements for layers in model.kept) * experiment.kv_width
     if state > cache.block_size * token:
         raise impossible(
             f"cache.block_size ({cache.block_size}) must be at least {-(-state // token)} with "
@@ -225,12 +225,12 @@ def _one_request_fits_cache(experiment: CompleteExperiment) -> None:
 
 
 def _one_request_fits_kv_groups(experiment: CompleteExperiment) -> None:
-    blocks, needed = experiment.cache_blocks, experiment.request_blocks
-    if not experiment.model.keeps_all and blocks < needed:
+    blocks, required = experiment.cache_blocks, experiment.request_blocks
+    if not experiment.model.keeps_all and blocks < required:
         raise impossible(
             f"the cache of {blocks} blocks must hold one request of engine.max_model_len "
-            f"({experiment.engine.max_model_len}), which takes up to {needed} in the KV groups of "
-            f"model={experiment.model.name}, or vLLM does not start",
+            f"({experiment.engine.max_model_len}), which takes up to {required} in the KV groups "
+            f"of model={experiment.model.name}, or vLLM does not start",
             _size_key(experiment),
             "engine.max_model_len",
         )
@@ -238,8 +238,8 @@ def _one_request_fits_kv_groups(experiment: CompleteExperiment) -> None:
 
 def _size_key(experiment: CompleteExperiment) -> str:
     """The key that sizes the cache."""
-    given = (key for key in reversed(SIZES) if getattr(experiment.cache, key) is not None)
-    return f"cache.{next(given)}"
+    keys = (key for key in reversed(SIZES) if getattr(experiment.cache, key) is not None)
+    return f"cache.{next(keys)}"
 
 
 def _sequences_within_batch(experiment: CompleteExperiment) -> None:

@@ -54,7 +54,7 @@ def text(shipped: bool = False) -> str:
 
 
 def _laid_out(value: Any, depth: int = 0, before: str = "") -> str:
-    """JSON whose values take a line each where they fit into one, after what is before them."""
+    """JSON text with each value on a line of its own where it fits, after `before`."""
     line = before + json.dumps(value)
     if depth + len(line) <= LINE or not isinstance(value, dict | list):
         return line
@@ -68,7 +68,7 @@ def _laid_out(value: Any, depth: int = 0, before: str = "") -> str:
 
 
 def write_for_editors(config_dir: Path) -> None:
-    """Write the schema where the studies of a directory name it; the shipped one has its own."""
+    """Write the schema beside a directory's studies; the shipped directory has its own."""
     if config_dir.resolve() != layers.SHIPPED_CONFIG:
         write_text_if_changed(config_dir / layers.STUDY_SCHEMA.name, text())
 
@@ -134,7 +134,7 @@ def _question() -> Schema:
 
 
 def _figure(shipped: bool) -> Schema:
-    """A figure's name, or one with the axes of its rows; any name, with suggestions."""
+    """Schema of a figure: its name, or its name with axes; any name, with suggestions."""
     names = [name for name in figure_names() if not (shipped and plugins.origin(GROUP, name))]
     axes = _ref("axes_of_rows")
     named = {"properties": dict.fromkeys(names, axes), "additionalProperties": axes}
@@ -158,13 +158,13 @@ def _axes(values: Schema) -> Schema:
 
 
 def _options(shipped: bool) -> dict[str, Schema]:
-    """The schema of each group's value: any option name, with the installed ones as suggestions."""
-    found = {}
+    """The schema of each group's value: any option name, the installed options as suggestions."""
+    schemas = {}
     for group in groups(layers.SHIPPED_CONFIG):
         files = layers.options(layers.SHIPPED_CONFIG, group)
-        own = [name for name, path in files.items() if layers.SHIPPED_CONFIG in path.parents]
-        found[group] = _any_of([{"enum": own if shipped else [*files]}, TEXT])
-    return found
+        ours = [name for name, path in files.items() if layers.SHIPPED_CONFIG in path.parents]
+        schemas[group] = _any_of([{"enum": ours if shipped else [*files]}, TEXT])
+    return schemas
 
 
 def _leaves(shipped: bool) -> dict[str, Schema]:
@@ -174,15 +174,15 @@ def _leaves(shipped: bool) -> dict[str, Schema]:
     for kind in registry.KINDS:
         for name, option in registry.load_all(kind).items():
             if not (shipped and registry.package_origin(kind, name)):
-                own = option.model_json_schema()
-                leaves += _walk(own, own, kind)
-    found: dict[str, list[Schema]] = {}
+                model = option.model_json_schema()
+                leaves += _walk(model, model, kind)
+    kinds_of: dict[str, list[Schema]] = {}
     for key, value in leaves:
-        known = found.setdefault(key, [])
-        if value not in known:
-            known.append(value)
-    found["repeats"].append(_repeats())
-    return {key: _any_of([*kinds, REFERENCE]) for key, kinds in found.items()}
+        schemas = kinds_of.setdefault(key, [])
+        if value not in schemas:
+            schemas.append(value)
+    kinds_of["repeats"].append(_repeats())
+    return {key: _any_of([*kinds, REFERENCE]) for key, kinds in kinds_of.items()}
 
 
 def _repeats() -> Schema:

@@ -35,7 +35,7 @@ COLUMNS = (
 
 
 def as_json(plan: Plan, needs: Needs) -> list[dict[str, Any]]:
-    """One object per experiment: id, label, varied values, resources, resolved experiment.
+    """An object for each experiment: id, label, varied values, resources, resolved experiment.
 
     Of one on a GPU also `needs`, in bytes (`plan.needs.GpuNeeds`).
     """
@@ -55,25 +55,25 @@ def as_json(plan: Plan, needs: Needs) -> list[dict[str, Any]]:
 def print_table(plan: Plan, needs: Needs) -> None:
     """Print one line per experiment: id, expected time, what it needs, and its varied values."""
     of_gpu = [GpuNeeds.of(planned.experiment) for planned in plan.experiments]
-    columns = [column for column in COLUMNS if any(column.size(one) for one in of_gpu)]
+    columns = [column for column in COLUMNS if any(column.size(gpu) for gpu in of_gpu)]
     rows = [["id", "time", *(column.title for column in columns), *plan.varied_keys]]
-    for planned, of_one in zip(plan.experiments, of_gpu, strict=True):
+    for planned, gpu in zip(plan.experiments, of_gpu, strict=True):
         values = (
             value if isinstance(value, str) else format_value(value)
             for value in planned.varied.values()
         )
         need = needs[planned.experiment.id]
         seconds = need["walltime_s" if len(needs) == 1 else "share_s"]
-        sizes = (gib(size) if (size := column.size(of_one)) else "" for column in columns)
+        sizes = (gib(size) if (size := column.size(gpu)) else "" for column in columns)
         rows.append([planned.experiment.id, rough_duration(seconds), *sizes, *values])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print(
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         )
-    on_gpu = [one for one in of_gpu if one]
-    needed = f", {in_words(on_gpu)}" if on_gpu else ""
-    print(f"{format_total(plan, needs)}{needed}: {plan.title}")
+    on_gpu = [gpu for gpu in of_gpu if gpu]
+    total = f", {in_words(on_gpu)}" if on_gpu else ""
+    print(f"{format_total(plan, needs)}{total}: {plan.title}")
 
 
 def format_total(plan: Plan, needs: Needs) -> str:
@@ -95,13 +95,13 @@ def format_total(plan: Plan, needs: Needs) -> str:
 
 def memory_warning(plan: Plan) -> str | None:
     """A warning that names experiments too large for this machine's memory; None if all fit."""
-    here = machine_gib()
-    needed = {p.experiment.id: minimum_gib(p.experiment) for p in plan.experiments}
-    beyond = [f"{i} needs {gib:,.1f} GiB" for i, gib in needed.items() if gib > here]
+    available = machine_gib()
+    minima = {p.experiment.id: minimum_gib(p.experiment) for p in plan.experiments}
+    beyond = [f"{i} needs {gib:,.1f} GiB" for i, gib in minima.items() if gib > available]
     if not beyond:
         return None
     more = f", and {len(beyond) - MOST_NAMED} more do" if len(beyond) > MOST_NAMED else ""
     return (
-        f"this machine's memory of {here:,.1f} GiB is too little for {len(beyond)} of the "
+        f"this machine's memory of {available:,.1f} GiB is too little for {len(beyond)} of the "
         f"experiments, which `kvscope run` refuses here: {', '.join(beyond[:MOST_NAMED])}{more}"
     )

@@ -64,11 +64,11 @@ def fill_in(
         path = _stored_path(value, where)
         remedy = "" if number else f"; it must name {kind.wanted}"
         sha256 = _sha256(path, f"workload.{key} is {value!r:.500} ({where.words})", remedy)
-        given = workload.get(digest)
-        if given is not None and given != sha256:
+        declared = workload.get(digest)
+        if declared is not None and declared != sha256:
             where = place(f"workload.{digest}")
             raise BadInput(
-                f"workload.{digest} is {given!r:.80} ({where.words}) but {path!r:.500} has "
+                f"workload.{digest} is {declared!r:.80} ({where.words}) but {path!r:.500} has "
                 f"{sha256}; leave it out, or restore the file that it belongs to"
             )
         workload = workload | {key: path, digest: sha256}
@@ -78,11 +78,11 @@ def fill_in(
 def verify(workload: "Workload") -> None:
     """Raise BadInput unless every file of a planned workload exists and is unchanged."""
     for key, path, sha256 in source_files(workload):
-        found = _sha256(path, f"{key} is {path!r}, as planned,")
-        if found != sha256:
+        current = _sha256(path, f"{key} is {path!r}, as planned,")
+        if current != sha256:
             raise BadInput(
                 f"{key} is {path!r}, whose content has changed since the experiment was planned "
-                f"(SHA-256 {found[:10]}… instead of {sha256[:10]}…); plan again"
+                f"(SHA-256 {current[:10]}… instead of {sha256[:10]}…); plan again"
             )
 
 
@@ -96,13 +96,13 @@ def is_unchanged(path: str, sha256: str) -> bool:
 
 def _stored_path(value: str, where: Location) -> str:
     """The stored path: relative if it is below the working directory, else absolute."""
-    given = where.directory.absolute() / os.path.expanduser(value)
+    expanded = where.directory.absolute() / os.path.expanduser(value)
     try:
-        path = given.parent.resolve() / given.name
+        path = expanded.parent.resolve() / expanded.name
     except (OSError, ValueError, RuntimeError):  # too long, with a zero byte, or a loop of links
-        path = given
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+        path = expanded
+    cwd = Path.cwd()
+    return str(path.relative_to(cwd) if path.is_relative_to(cwd) else path)
 
 
 def _sha256(path: str, what: str, remedy: str = "") -> str:

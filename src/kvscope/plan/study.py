@@ -58,7 +58,7 @@ LevelNames = Annotated[dict[str | int | float, LevelName], Field(min_length=1)]
 
 
 class GridFile(Part):
-    """One grid, as written."""
+    """A grid, as written."""
 
     name: str
     set: dict[str, Value] = Field(default_factory=dict)
@@ -80,7 +80,7 @@ class StudyFile(Part):
 
 @dataclass(frozen=True)
 class Grid:
-    """One grid: each experiment takes one of the settings of each axis.
+    """A grid: each experiment takes one of the settings of each axis.
 
     `origin` is the place of the grid in words, `directory` that of its file.
     """
@@ -107,14 +107,14 @@ class StudyDefinition:
 
 def read(name: str, config_dir: Path) -> StudyDefinition:
     """Read study/NAME.yaml of the first layer that has it; BadInput lists the studies."""
-    known = layers.options(config_dir, "study")
+    studies = layers.options(config_dir, "study")
     check_name(name, "study")
-    if name not in known:
+    if name not in studies:
         raise BadInput(
-            f"study is {name!r}{but_one_of('study', name, known)} "
+            f"study is {name!r}{but_one_of('study', name, studies)} "
             f"({layers.places(config_dir, 'study')})"
         )
-    path = known[name]
+    path = studies[name]
     if name == AD_HOC:
         raise BadInput(
             f"a study cannot be called {name!r} ({path}), the name of plans without a study; "
@@ -165,12 +165,12 @@ def _question(asked: Question | None) -> Question | None:
 
 
 def _refuse_repeated_keys(axes: tuple[list[Settings], ...], origin: str) -> None:
-    seen: set[str] = set()
+    used: set[str] = set()
     for axis in axes:
         keys = {key for row in axis for key in row}
-        if keys & seen:
+        if keys & used:
             raise BadInput(
-                f"{min(keys & seen)} is set twice ({origin}) but must be in one place of "
+                f"{min(keys & used)} is set twice ({origin}) but must be in one place of "
                 "set, product and linked"
             )
-        seen |= keys
+        used |= keys

@@ -1,4 +1,4 @@
-"""Which experiments are measured together: who is compared with whom, and how many fit in memory.
+"""Experiments that are measured together: their comparisons, and how many fit in memory.
 
 Experiments are comparable if they differ in one section of the settings alone, one that leaves the
 work the same. Those that comparisons connect are measured by one process, a campaign, in rounds:
@@ -34,7 +34,7 @@ GIB_MIB = 1024
 
 @dataclass(frozen=True)
 class Design:
-    """How experiments are measured together.
+    """The way in which experiments are measured together.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class Design:
 
 
 def design(experiments: Sequence["Experiment"], memory_mib: float | None = None) -> Design:
-    """How these experiments are measured together with so much memory (default: this machine's).
+    """The design for these experiments with so much memory (default: this machine's).
 
     Experiments that comparisons connect stand side by side if they fit in memory.
     """
@@ -110,8 +110,8 @@ def _groups(
         if len(ids) == 1:
             return None
         reference = _reference([by_id[i] for i in ids], needs)
-        rest = [(i,) for i in ids if i != reference]
-        split = _fill(rest, needs, room - needs[reference])
+        singles = [(i,) for i in ids if i != reference]
+        split = _fill(singles, needs, room - needs[reference])
         if split is None:
             return None
         groups += [(reference, *group) for group in split]
@@ -123,21 +123,21 @@ def _fill(
 ) -> list[tuple[str, ...]] | None:
     """Whole units in order, in groups of ids that fit into `room` MiB; None if one does not."""
     groups: list[list[str]] = []
-    left = 0.0
+    room_left = 0.0
     for unit in units:
         need = sum(needs[i] for i in unit)
         if need > room:
             return None
-        if need > left:
+        if need > room_left:
             groups.append([])
-            left = room
+            room_left = room
         groups[-1] += unit
-        left -= need
+        room_left -= need
     return [tuple(group) for group in groups]
 
 
 def _reference(experiments: Sequence["Experiment"], needs: Mapping[str, int]) -> str:
-    """The experiment with the most comparisons; of several, the one that needs least memory."""
+    """The experiment with the most comparisons; of several, that which needs least memory."""
     counts = Counter(i for pair in comparisons(experiments) for i in pair)
     return min(counts, key=lambda i: (-counts[i], needs[i]))
 
@@ -156,10 +156,10 @@ def connected(experiments: Sequence["Experiment"]) -> list[tuple[str, ...]]:
     """The ids in groups that comparisons connect, in their order."""
     members = {e.id: [e.id] for e in experiments}
     for equal in _equal_but_for(experiments, COMPARED):
-        for one, other in pairwise(equal):
-            if (found := members[one]) is not (more := members[other]):
-                found += more
-                members.update(dict.fromkeys(more, found))
+        for first, other in pairwise(equal):
+            if (merged := members[first]) is not (more := members[other]):
+                merged += more
+                members.update(dict.fromkeys(more, merged))
     place = {e.id: number for number, e in enumerate(experiments)}
     groups = {id(group): group for group in members.values()}.values()
     return [tuple(sorted(group, key=place.__getitem__)) for group in groups]
@@ -168,7 +168,7 @@ def connected(experiments: Sequence["Experiment"]) -> list[tuple[str, ...]]:
 def _equal_but_for(
     experiments: Iterable["Experiment"], sections: Iterable[str]
 ) -> Iterator[list[str]]:
-    """Lists of two ids or more whose settings are equal but for one of these sections.
+    """Lists of two ids or more whose settings are equal except in one of these sections.
 
     Another device is another engine: with the section of the device its name is equal, too.
     """
@@ -179,6 +179,6 @@ def _equal_but_for(
     for section in sections:
         equal: dict[tuple[str, ...], list[str]] = defaultdict(list)
         for id_, device, row in rows:
-            rest = (text for name, text in row.items() if name != section)
-            equal[(device, *rest)].append(id_)
+            texts = (text for name, text in row.items() if name != section)
+            equal[(device, *texts)].append(id_)
         yield from (ids for ids in equal.values() if len(ids) > 1)

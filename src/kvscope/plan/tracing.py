@@ -55,19 +55,19 @@ class Tracing:
 
     def open_tracer(self, platform: Any, directory: Path) -> PassTracer:
         """The tracer of a platform's engine."""
-        made: PassTracer = resolve_name(self.tracer)(platform, directory)
-        return made
+        tracer: PassTracer = resolve_name(self.tracer)(platform, directory)
+        return tracer
 
 
 def installed_tracing() -> Tracing:
     """The installed package's; BadInput unless one package registers it."""
-    found = plugins.names(GROUP)
-    if len(found) != 1:
+    names = plugins.names(GROUP)
+    if len(names) != 1:
         raise BadInput(
             f"KV events are traced by one installed package, {PACKAGE}, which registers {GROUP}; "
-            f"there are {', '.join(found) or 'none'}"
+            f"there are {', '.join(names) or 'none'}"
         )
-    return plugins.load(GROUP, found[0], Tracing)
+    return plugins.load(GROUP, names[0], Tracing)
 
 
 def events_on_disk(experiment: "Experiment") -> EventsOnDisk:

@@ -42,12 +42,12 @@ VALUES = {
 
 def key_title(key: str) -> str:
     """A configuration key as a column or axis is headed."""
-    found = LABELS.get(key) or label(key)
-    return found.title if found else key
+    declared = LABELS.get(key) or label(key)
+    return declared.title if declared else key
 
 
 def value_text(value: Any) -> str:
-    """A configuration value as it is written in a configuration; a dash where there is none."""
+    """A configuration value as it is written in a configuration; a dash for None."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -71,13 +71,13 @@ def setting_words(key: str, value: Any) -> str:
     if (named := name_of(value)) is not None:
         return named
     value = value / 1e9 if key == LINK and value is not None else value
-    words, found = value_words(value), LABELS.get(key) or label(key)
-    text = found.phrase.format(words) if found and found.phrase else f"{key_title(key)} {words}"
+    words, label_ = value_words(value), LABELS.get(key) or label(key)
+    text = label_.phrase.format(words) if label_ and label_.phrase else f"{key_title(key)} {words}"
     return ONE.sub(r"\1", text)
 
 
 def is_of_key(key: str, asked: str) -> bool:
-    """Whether a key is the one that is asked about, one that comes with it, or the same size."""
+    """Whether a key is the key that is asked about, belongs to it, or is another cache size."""
     return key == asked or key.startswith(f"{asked}.") or (key in CACHE and asked in CACHE)
 
 
@@ -89,8 +89,8 @@ class ChosenOption:
     settings: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
-        own = ", ".join(setting_words(key, value) for key, value in self.settings)
-        return f"{value_words(self.name)}{f' ({own})' if own else ''}"
+        words = ", ".join(setting_words(key, value) for key, value in self.settings)
+        return f"{value_words(self.name)}{f' ({words})' if words else ''}"
 
     @property
     def numbers(self) -> list[float]:
@@ -98,16 +98,16 @@ class ChosenOption:
         return [float(value) for _, value in self.settings if is_number(value)]
 
     def without(self, key: str) -> "ChosenOption":
-        """The option as it is but for one of its settings."""
-        return ChosenOption(self.name, tuple(own for own in self.settings if own[0] != key))
+        """The option without one of its settings."""
+        return ChosenOption(self.name, tuple(pair for pair in self.settings if pair[0] != key))
 
 
 def single(value: Any) -> Any:
     """A value that can be compared and counted: a list or a group of keys as text."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {single(own)}" for key, own in value.items())
+        return ", ".join(f"{key} {single(item)}" for key, item in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(str(single(own)) for own in value)
+        return ", ".join(str(single(item)) for item in value)
     return value
 
 
@@ -127,12 +127,12 @@ def varied_settings(settings: Sequence[Settings]) -> list[Settings]:
     chunked`), and a key that comes with the option counts only if it differs beside it. A run
     without settings, as a recording, differs in none.
     """
-    rows = [dict(flat(one)) for one in settings]
-    known = [row for row in rows if row]
-    keys = dict.fromkeys(key for row in known for key in row)
-    differ = [key for key in keys if any(row.get(key) != known[0].get(key) for row in known)]
+    rows = [dict(flat(run)) for run in settings]
+    recorded = [row for row in rows if row]
+    keys = dict.fromkeys(key for row in recorded for key in row)
+    differ = [key for key in keys if any(row.get(key) != recorded[0].get(key) for row in recorded)]
     options = {key.removesuffix(".name") for key in differ if key.endswith(".name")}
-    kept = [key for key in differ if not _follows(key, known, options)]
+    kept = [key for key in differ if not _follows(key, recorded, options)]
     return [{key.removesuffix(".name"): row.get(key) for key in kept} for row in rows]
 
 
@@ -149,7 +149,7 @@ def _follows(key: str, rows: Sequence[Settings], options: set[str]) -> bool:
 
 def shared_settings(settings: Sequence[Settings]) -> Settings:
     """The flat settings that all runs share."""
-    rows = [dict(flat(one)) for one in settings if one]
+    rows = [dict(flat(run)) for run in settings if run]
     return {
         key: value
         for key, value in (rows[0] if rows else {}).items()
@@ -196,8 +196,8 @@ def in_tokens(rows: Sequence[Settings]) -> list[Settings]:
 
 def traits(rows: Sequence[Settings]) -> list[Settings]:
     """The rows with each option and the settings that only some options have made one value."""
-    own = _companions(rows)
-    return [_merged(row, own) for row in rows]
+    companions = _companions(rows)
+    return [_merged(row, companions) for row in rows]
 
 
 def _companions(rows: Sequence[Settings]) -> dict[str, str]:
@@ -216,9 +216,9 @@ def _merged(row: Settings, own: Mapping[str, str]) -> Settings:
     merged: Settings = {key: value for key, value in row.items() if key not in own}
     for group in dict.fromkeys(own.values()):
         if merged.get(group) is not None:
-            there = ((key, row.get(key)) for key, its in own.items() if its == group)
+            pairs = ((key, row.get(key)) for key, its in own.items() if its == group)
             merged[group] = ChosenOption(
-                merged[group], tuple(own for own in there if own[1] is not None)
+                merged[group], tuple(pair for pair in pairs if pair[1] is not None)
             )
     return merged
 
@@ -249,7 +249,7 @@ def value_of(traits: Settings, key: str) -> Any:
 
 
 def without(traits: Settings, key: str) -> Settings:
-    """The traits but for one key, also one that is part of an option."""
+    """The traits without a key, which may be part of an option."""
     group = key.partition(".")[0]
     if key in traits:
         return {k: v for k, v in traits.items() if k != key}
@@ -262,11 +262,11 @@ def labels(varied: Sequence[Settings], otherwise: Sequence[str]) -> list[str]:
 
     The other label where that is empty, or several have the same.
     """
-    found = names(traits(in_tokens(varied)))
-    count = Counter(found)
+    names_ = names(traits(in_tokens(varied)))
+    count = Counter(names_)
     return [
         words if words and count[words] == 1 else other
-        for words, other in zip(found, otherwise, strict=True)
+        for words, other in zip(names_, otherwise, strict=True)
     ]
 
 
@@ -276,13 +276,13 @@ def names(rows: Sequence[Settings]) -> list[str]:
     So for how it is traced; limits of the engine go first.
     """
     keys = list(dict.fromkeys(key for row in rows for key in row))
-    kept = [key for key in keys if any(row.get(key) != rows[0].get(key) for row in rows)]
-    for key in sorted(reversed(kept), key=lambda key: not key.startswith("engine.")):
-        fewer = [other for other in kept if other != key]
+    chosen = [key for key in keys if any(row.get(key) != rows[0].get(key) for row in rows)]
+    for key in sorted(reversed(chosen), key=lambda key: not key.startswith("engine.")):
+        fewer = [other for other in chosen if other != key]
         minor = key in MINOR or all(is_number(row.get(key)) for row in rows)
-        if minor and _count(rows, fewer) == _count(rows, kept):
-            kept = fewer
-    return [in_words({key: row.get(key) for key in kept}) for row in rows]
+        if minor and _count(rows, fewer) == _count(rows, chosen):
+            chosen = fewer
+    return [in_words({key: row.get(key) for key in chosen}) for row in rows]
 
 
 def _count(rows: Sequence[Settings], keys: Sequence[str]) -> int:
@@ -298,5 +298,5 @@ def in_words(traits: Settings) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a setting's value is a number; yes and no are none."""
+    """Whether a setting's value is a number; a truth value is not."""
     return isinstance(value, Real) and not isinstance(value, bool)

@@ -16,8 +16,8 @@ SOURCES: list[Callable[[str], Label | None]] = []
 
 
 def label(key: str) -> Label | None:
-    """The label of a dotted key; None without one."""
-    return next((found for source in SOURCES if (found := source(key))), None)
+    """The label of a dotted key; None without a label."""
+    return next((label_ for source in SOURCES if (label_ := source(key))), None)
 
 
 def is_option(name: str) -> bool:

@@ -168,7 +168,7 @@ def _newest(results: Path) -> list[Path]:
 
 
 def _ratio(directory: Path, experiment: "Experiment", host: str | None = None) -> float | None:
-    """Measured / expected seconds of a complete run; None if there is none (on `host`, if given).
+    """Measured / expected seconds of a complete run; None without such a run (on `host`, if given).
 
     Expected is the model's value for as many repeats as were measured. Of a run that others were
     measured with, only its own servings count. A rehearsed run tells nothing of its device.
@@ -190,7 +190,7 @@ def _ratio(directory: Path, experiment: "Experiment", host: str | None = None) -
         due_s = (experiment.warmup + len(repeats)) * once_s(experiment)
         return float((MODELED_START_S + served_s) / (MODELED_START_S + due_s))
     if record.campaign:
-        served_s = timings_s.get("warm_up", 0.0) + sum(one.duration_s for one in repeats)
+        served_s = timings_s.get("warm_up", 0.0) + sum(repeat.duration_s for repeat in repeats)
         return served_s / ((experiment.warmup + len(repeats)) * once_s(experiment)) or None
     total = timings_s.get("total")
     if not total:

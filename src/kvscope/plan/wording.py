@@ -9,12 +9,12 @@ from kvscope.base import extensions
 
 def suggestion(word: str, known: Iterable[str]) -> str:
     """' (did you mean …?)' if a known word is similar to `word`, else ''."""
-    found = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {found[0]!r}?)" if found else ""
+    matches = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
 def but_one_of(kind: str, name: object, known: Iterable[str]) -> str:
-    """The rest of a sentence on a name that is not known: what is, or which package brings it.
+    """The rest of a sentence on an unknown name: the known names, or the package that has it.
 
     ' (did you mean …?) but must be one of …', ' but the package …; install it, or take one of …'.
     """

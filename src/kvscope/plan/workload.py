@@ -66,9 +66,9 @@ class Workload(Option):
 
     def expected(self) -> tuple[float, float, float]:
         """Expected prompt tokens, expected output tokens, and most output tokens of a request."""
-        found = self.lengths(seed=0)
-        prompt, output = sum(one.prompt for one in found), sum(one.output for one in found)
-        return prompt / len(found), output / len(found), max(one.output for one in found)
+        lengths = self.lengths(seed=0)
+        prompt, output = sum(item.prompt for item in lengths), sum(item.output for item in lengths)
+        return prompt / len(lengths), output / len(lengths), max(item.output for item in lengths)
 
     @property
     def count(self) -> int:
@@ -76,7 +76,7 @@ class Workload(Option):
         return getattr(self, "num_requests", None) or len(self.lengths(seed=0))
 
     def starts(self, seed: int) -> int:
-        """The number of requests that come by themselves; others follow one that has finished."""
+        """The number of requests that arrive by themselves; others follow a finished request."""
         return len(self.lengths(seed))
 
     def longest_at_once(self, seed: int) -> list[Lengths]:

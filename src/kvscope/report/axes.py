@@ -1,4 +1,4 @@
-"""Where experiments stand in a figure: along x, in a colour, in a facet, as the study says."""
+"""Places of experiments in a figure: along x, in a colour, in a facet, as the study says."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -61,10 +61,10 @@ class PlacesOfKey:
 
     @cached_property
     def _by_facet(self) -> dict[str, list[Place]]:
-        found: dict[str, list[Place]] = {}
+        places: dict[str, list[Place]] = {}
         for place in self.places:
-            found.setdefault(place.facet, []).append(place)
-        return found
+            places.setdefault(place.facet, []).append(place)
+        return places
 
     def along_x(self, facet: str) -> list[Place]:
         """The places of a facet, in the order of their values of x."""
@@ -79,8 +79,8 @@ class PlacesOfKey:
     @cached_property
     def values(self) -> list[Any]:
         """The values of x in order; numbers by size."""
-        found = list(dict.fromkeys(place.x for place in self.places))
-        return sorted(found) if self.ordered else sorted(found, key=_rank(found))
+        distinct = list(dict.fromkeys(place.x for place in self.places))
+        return sorted(distinct) if self.ordered else sorted(distinct, key=_rank(distinct))
 
 
 def rows(study: StudyData, wanted: Wanted, asked: Sequence[Axes]) -> list[PlacesOfKey]:
@@ -91,8 +91,8 @@ def rows(study: StudyData, wanted: Wanted, asked: Sequence[Axes]) -> list[Places
     """
     runs = [run for run in study.complete if wanted(run)]
     asked = asked or (Axes(),)
-    made = [(_row(study, runs, axes), str(axes.where.get(GRID, ""))) for axes in asked]
-    suitable = [(row, grid) for row, grid in made if len(row.values) > 1]
+    candidates = [(_row(study, runs, axes), str(axes.where.get(GRID, ""))) for axes in asked]
+    suitable = [(row, grid) for row, grid in candidates if len(row.values) > 1]
     if len({grid for _, grid in suitable}) > 1:
         return [_of_grid(row, grid) for row, grid in suitable]
     return [row for row, _ in suitable] or [by_experiment(study, runs)]
@@ -115,12 +115,12 @@ def _row(study: StudyData, runs: Sequence[ReportedRun], axes: Axes) -> PlacesOfK
     x = axes.x or _first_number(study, chosen)
     if x is None or x == EXPERIMENT:
         return by_experiment(study, chosen)
-    found = [run for run in chosen if study.value(run, x) is not None]
-    facet = axes.facet or (None if axes.colour else _first_other(study, found, x))
-    colours = _colours(study, found, x, axes.colour, facet)
+    placed = [run for run in chosen if study.value(run, x) is not None]
+    facet = axes.facet or (None if axes.colour else _first_other(study, placed, x))
+    colours = _colours(study, placed, x, axes.colour, facet)
     places = tuple(
         Place(run, study.value(run, x), colour, _words(study, run, facet))
-        for run, colour in zip(found, colours, strict=True)
+        for run, colour in zip(placed, colours, strict=True)
     )
     ordered = all(is_number(place.x) and name_of(place.x) is None for place in places)
     return PlacesOfKey(x, _separate(places), ordered)
@@ -132,15 +132,15 @@ def series(row: PlacesOfKey, most: int) -> dict[str, list[tuple[str, ReportedRun
     A plot is a facet, with lines for all colours and values of x; of more than `most` lines, each
     value of x has a plot of its own.
     """
-    found: dict[str, list[tuple[str, ReportedRun]]] = {}
+    plots: dict[str, list[tuple[str, ReportedRun]]] = {}
     for facet in row.facets:
         places = row.along_x(facet)
         apart = len(places) > most and len(row.colours) > 1
         for place in places:
             x = place.x if row.key == EXPERIMENT else setting_words(row.key, place.x)
             plot, line = ((facet, x), (place.colour,)) if apart else ((facet,), (place.colour, x))
-            found.setdefault(_joined(plot), []).append((_joined(line), place.run))
-    return found
+            plots.setdefault(_joined(plot), []).append((_joined(line), place.run))
+    return plots
 
 
 def split_by_colour(row: PlacesOfKey) -> PlacesOfKey:
@@ -191,12 +191,12 @@ def _colours(
     if colour:
         return [_words(study, run, colour) for run in runs]
     whole = names([_without(study.traits[run.id], x, facet) for run in runs])
-    found = {run.id: name for run, name in zip(runs, whole, strict=True)}
+    names_by_id = {run.id: name for run, name in zip(runs, whole, strict=True)}
     for words in dict.fromkeys(_words(study, run, facet) for run in runs):
-        own = [run for run in runs if _words(study, run, facet) == words]
-        rest = names([_without(study.traits[run.id], x, facet) for run in own])
-        found |= {run.id: name for run, name in zip(own, rest, strict=True) if name}
-    return [found[run.id] for run in runs]
+        group = [run for run in runs if _words(study, run, facet) == words]
+        parts = names([_without(study.traits[run.id], x, facet) for run in group])
+        names_by_id |= {run.id: name for run, name in zip(group, parts, strict=True) if name}
+    return [names_by_id[run.id] for run in runs]
 
 
 def _without(traits: Settings, *keys: str | None) -> Settings:
@@ -210,18 +210,18 @@ def _separate(places: Sequence[Place]) -> tuple[Place, ...]:
     grids: dict[tuple[str, str, str], set[Any]] = {}
     for p in places:
         grids.setdefault((p.facet, p.colour, p.run.grid), set()).add(p.x)
-    for (facet, colour, grid), own in grids.items():
-        known = taken.setdefault((facet, colour), set())
-        if known & own:
+    for (facet, colour, grid), points in grids.items():
+        xs = taken.setdefault((facet, colour), set())
+        if xs & points:
             renamed[facet, colour, grid] = _joined((colour, grid))
-        known |= own
+        xs |= points
     return tuple(
         replace(p, colour=renamed.get((p.facet, p.colour, p.run.grid), p.colour)) for p in places
     )
 
 
 def _rank(values: Sequence[Any]) -> Callable[[Any], tuple[int, list[float]]]:
-    """Options in the order of the plan, variants of one by their own numbers."""
+    """Sort key: options in the plan's order, variants of an option by their numbers."""
     order = {name: place for place, name in reversed(list(enumerate(map(_name, values))))}
     return lambda value: (
         order[_name(value)],

@@ -77,19 +77,19 @@ def inspect_run(run: Path, quick: bool = False) -> CheckResult:
 
 def _inspect_complete(run: Path, record: RunRecord, quick: bool) -> CheckResult:
     """Check a complete run whose recorded files are as they were recorded."""
-    made = tables_directory(run)
-    found = {
-        stage: accounts.complaints(made, stage, run) or [*_not_accounted_for(made, stage)]
+    home = tables_directory(run)
+    faults = {
+        stage: accounts.complaints(home, stage, run) or [*_not_accounted_for(home, stage)]
         for stage in STAGES
     }
-    complaints = [*chain(*found.values(), _not_recorded(run, record))]
+    complaints = [*chain(*faults.values(), _not_recorded(run, record))]
     try:
         complaints += _unconfirmed_settings(run)
         if quick:
             verdicts = checklist(read_records(run))
         else:
-            sound = [stage for stage in STAGES if (made / stage).exists() and not found[stage]]
-            differences, verdicts = _compute_again(run, record, made, sound)
+            sound = [stage for stage in STAGES if (home / stage).exists() and not faults[stage]]
+            differences, verdicts = _compute_again(run, record, home, sound)
             complaints += differences
     except BadInput as error:
         return CheckResult([*complaints, str(error)], [])
@@ -100,7 +100,7 @@ def _inspect_complete(run: Path, record: RunRecord, quick: bool) -> CheckResult:
 
 
 def _damaged_files(run: Path, record: RunRecord) -> Iterator[str]:
-    """How recorded files differ from their records or their schema."""
+    """Differences of recorded files from their records or their schema."""
     for name, file in record.files.items():
         path = run / name
         complaint = file_problem(path, file)

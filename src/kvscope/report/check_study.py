@@ -26,7 +26,7 @@ PRINTED = 2e-6
 
 
 def study_complaints(directory: Path, config_dir: Path) -> Iterator[str]:
-    """How a study's files differ from what its plan and its runs give now, one sentence each."""
+    """Differences of a study's files from its plan and its runs, one sentence each."""
     name, results = directory.name, directory.parent.parent
     try:
         yield from _plan_differences(name, results, config_dir)
@@ -35,13 +35,13 @@ def study_complaints(directory: Path, config_dir: Path) -> Iterator[str]:
         yield str(error)
         return
     names = (*STUDY_FILES, *(name for page in pages_of(study) for name in page.tables))
-    for made in (directory, directory / UNFINISHED):
-        if any((made / name).exists() for name in names):
-            yield from _table_differences(study, made, names)
+    for home in (directory, directory / UNFINISHED):
+        if any((home / name).exists() for name in names):
+            yield from _table_differences(study, home, names)
 
 
 def _plan_differences(name: str, results: Path, config_dir: Path) -> Iterator[str]:
-    """How the manifest differs from the plan, apart from the estimated resources."""
+    """Differences of the manifest from the plan, except in the estimated resources."""
     path = manifest.manifest_path(name, results)
     planned = manifest.read(name, results)
     base = planned["base"]
@@ -53,28 +53,28 @@ def _plan_differences(name: str, results: Path, config_dir: Path) -> Iterator[st
         return
     plan = expand(base, planned["overrides"], config_dir)
     needs = {entry["id"]: entry["resources"] for entry in planned["experiments"]}
-    ids = [one.experiment.id for one in plan.experiments]
-    found = manifest.contents(plan, {id_: needs.get(id_, {}) for id_ in ids})
-    yield from value_differences(f"{path}: ", planned, found)
+    ids = [point.experiment.id for point in plan.experiments]
+    contents = manifest.contents(plan, {id_: needs.get(id_, {}) for id_ in ids})
+    yield from value_differences(f"{path}: ", planned, contents)
 
 
 def _table_differences(study: StudyData, made: Path, names: Sequence[str]) -> Iterator[str]:
-    """How the tables of a study, of these names, differ from those that its runs give now."""
+    """Differences of a study's tables, of these names, from those that its runs give now."""
     with scratch_directory() as again:
         write_tables(study, again)
         for page in pages_of(study):
             page.write_tables(study, again)
         for name in names:
-            there, new = (made / name).exists(), (again / name).exists()
-            if there != new:
-                yield f"{made / name}: {'there' if there else 'missing'}, {AGAIN} it is not"
-            elif there:
+            exists, new = (made / name).exists(), (again / name).exists()
+            if exists != new:
+                yield f"{made / name}: {'there' if exists else 'missing'}, {AGAIN} it is not"
+            elif exists:
                 differences = table_differences if name.endswith(".parquet") else _csv_differences
                 yield from differences(made / name, again / name)
 
 
 def _csv_differences(made: Path, again: Path) -> Iterator[str]:
-    """How a CSV file differs from another: the first row of each column."""
+    """Differences of a CSV file from another: the first row of each column."""
     header, *rows = _cells(made)
     new_header, *new_rows = _cells(again)
     if header != new_header or len(rows) != len(new_rows):
@@ -83,12 +83,12 @@ def _csv_differences(made: Path, again: Path) -> Iterator[str]:
             f"{', '.join(new_header)}"
         )
         return
-    told: set[str] = set()
+    reported: set[str] = set()
     for row, (old, new) in enumerate(zip(rows, new_rows, strict=True)):
-        for column, one, other in zip_longest(header, old, new, fillvalue=""):
-            if column not in told and not _same(one, other):
-                told.add(column)
-                yield f"{made}: {column} of row {row} is {one!r}, {AGAIN} it is {other!r}"
+        for column, value, other in zip_longest(header, old, new, fillvalue=""):
+            if column not in reported and not _same(value, other):
+                reported.add(column)
+                yield f"{made}: {column} of row {row} is {value!r}, {AGAIN} it is {other!r}"
 
 
 def _cells(path: Path) -> list[list[str]]:

@@ -39,7 +39,7 @@ class RunCheck:
         if self.quick:
             return 0.5 * RUN_S
         files = self.run.iterdir() if self.run.is_dir() else ()
-        return RUN_S + RUN_S_PER_BYTE * sum(one.stat().st_size for one in files if one.is_file())
+        return RUN_S + RUN_S_PER_BYTE * sum(path.stat().st_size for path in files if path.is_file())
 
     def make(self) -> CheckResult:
         """The faults of the run, and the verdicts of its oracles."""
@@ -67,10 +67,10 @@ Check = RunCheck | StudyCheck
 
 
 class Outlook:
-    """How long checks take: as expected, corrected by how long those took that have ended."""
+    """Expected time of checks, corrected by the time that those which ended took."""
 
     def __init__(self, checks: Sequence[Check]) -> None:
-        self.expected_s = [one.expected_s() for one in checks]
+        self.expected_s = [check.expected_s() for check in checks]
         self.workers = min(len(os.sched_getaffinity(0)), len(checks))
         self._ended_s = 0.0
 
@@ -85,14 +85,14 @@ class Outlook:
 
 
 def announcement(checks: Sequence[Check]) -> str:
-    """How long checks take, in words, before they begin: '438 runs on 2 cores: about 4 min'."""
+    """Number and expected time of checks in words: '438 runs on 2 cores: about 4 min'."""
     outlook = Outlook(checks)
-    runs = plural(sum(isinstance(one, RunCheck) for one in checks), "run")
+    runs = plural(sum(isinstance(check, RunCheck) for check in checks), "run")
     return f"checking {runs} on {plural(outlook.workers, 'core')}: {_about(outlook.left_s())}"
 
 
 def check_all(checks: Sequence[Check], show: Callable[[str], None]) -> Generator[CheckResult]:
-    """The results of the checks in their order; several are made at a time, one on each core.
+    """The results of the checks in their order; checks run side by side, one on each core.
 
     Those of studies begin first, since each takes long. `show` gets a sentence now and then: how
     many have ended, and the time left. KvscopeError if a check raises it, or if its process is
@@ -108,8 +108,8 @@ def check_all(checks: Sequence[Check], show: Callable[[str], None]) -> Generator
             while not future.done():
                 with processes.signals_later():
                     ended, pending = wait(pending, SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
-                for one in ended:
-                    outlook.end(places[one])
+                for check in ended:
+                    outlook.end(places[check])
                 if pending:
                     left_s = outlook.left_s(time.monotonic() - began_s)
                     done = f"{len(futures) - len(pending)} of {len(futures)} checked"
@@ -127,9 +127,9 @@ def _make(check: Check, temporary: Path) -> CheckResult:
     gc.disable()
     gc.freeze()  # what is there before is there for good
     with redirect_stderr(io.StringIO()):
-        found = check.make()
+        result = check.make()
     gc.collect()
-    return found
+    return result
 
 
 def _result(future: Future[CheckResult]) -> CheckResult:

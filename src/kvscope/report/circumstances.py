@@ -30,8 +30,8 @@ class SetupFact:
 def circumstances(study: StudyData) -> list[SetupFact]:
     """The facts of all experiments that ran; a fact that none recorded is left out."""
     ran = [run for run in study.runs if run.record is not NO_RECORD]
-    found = (_circumstance(name, fact, ran) for name, fact in _FACTS)
-    return [circumstance for circumstance in found if circumstance.values]
+    facts = (_circumstance(name, fact, ran) for name, fact in _FACTS)
+    return [circumstance for circumstance in facts if circumstance.values]
 
 
 def faults(study: StudyData) -> list[tuple[str, str]]:
@@ -55,8 +55,8 @@ def shared(study: StudyData) -> list[tuple[str, str]]:
 def dates(study: StudyData) -> str:
     """When the experiments ran, in UTC: a minute, or from when to when."""
     # What others published may not tell when it ran.
-    known = (run.record.clock.run_start_utc_ns for run in study.runs)
-    starts = [start for start in known if start is not None]
+    instants = (run.record.clock.run_start_utc_ns for run in study.runs)
+    starts = [start for start in instants if start is not None]
     if not starts:
         return ""
     first, last = (_utc(instant) for instant in (min(starts), max(starts)))
@@ -99,11 +99,11 @@ def _system(run: ReportedRun) -> str | None:
 
 def _node(run: ReportedRun) -> str | None:
     """The node of a run that a pack made, and how many others ran on it at the time."""
-    found = run.record.placement
-    if not found.node:
+    placement = run.record.placement
+    if not placement.node:
         return None
-    beside = plural(len(found.neighbours), "other")
-    return f"{found.node}, {f'beside {beside}' if found.neighbours else 'alone'}"
+    beside = plural(len(placement.neighbours), "other")
+    return f"{placement.node}, {f'beside {beside}' if placement.neighbours else 'alone'}"
 
 
 def _gpu_clocks(run: ReportedRun) -> str | None:
@@ -112,11 +112,11 @@ def _gpu_clocks(run: ReportedRun) -> str | None:
     if not gpus:
         return None
     after = {gpu.uuid: gpu.sm_mhz for gpu in gpus.after}
-    known = [gpu for gpu in gpus.before if gpu.sm_mhz.isdecimal()]  # not '[N/A]'
+    measured = [gpu for gpu in gpus.before if gpu.sm_mhz.isdecimal()]  # not '[N/A]'
     return (
         "; ".join(
             f"{gpu.uuid}: {gpu.sm_mhz} MHz before, {after.get(gpu.uuid, '?')} MHz after"
-            for gpu in known
+            for gpu in measured
         )
         or None
     )
@@ -145,8 +145,8 @@ def _gpus(run: ReportedRun) -> str | None:
     if gpus is None:
         return None
     names = [f"{gpu.name} ({gpu.memory_bytes / GIB:.0f} GiB)" for gpu in gpus]
-    there = ", ".join(names) or "none used"
-    return f"{there}: {NOT_MEASURED}, a CPU was in its place" if run.rehearsed else there
+    text = ", ".join(names) or "none used"
+    return f"{text}: {NOT_MEASURED}, a CPU was in its place" if run.rehearsed else text
 
 
 def _device(run: ReportedRun) -> str | None:
@@ -178,13 +178,14 @@ def _model(run: ReportedRun) -> str | None:
 
 
 def _repeats(run: ReportedRun) -> str | None:
-    """How many there were, by which rule, and whether it was kept."""
-    found = run.record.repeats
-    if not found or found.until is None:
+    """Number of repeats, the stopping rule, and whether it was met."""
+    repeats = run.record.repeats
+    if not repeats or repeats.until is None:
         return _setting("repeats")(run)
-    most = f"{found.budget_s:g} s" if found.budget_s else f"{found.max} repeats"  # before budget_s
+    budget_s = repeats.budget_s  # absent in older records
+    most = f"{budget_s:g} s" if budget_s else f"{repeats.max} repeats"
     return (
-        f"{found.measured}: at least {found.min}, then until ± {percent(found.until)} was "
+        f"{repeats.measured}: at least {repeats.min}, then until ± {percent(repeats.until)} was "
         f"known or {most} were over"
     )
 
@@ -219,7 +220,7 @@ def _tracing(run: ReportedRun) -> str | None:
         "layers": tracing.layer_stride,
         "KV heads": tracing.head_stride,
     }
-    some = [f"1 of {stride} {what}" for what, stride in strides.items() if stride > 1]
+    some = [f"1 of {stride} {things}" for things, stride in strides.items() if stride > 1]
     clock = f"; clock {tracing.clock.name}" if tracing.clock else ""
     return f"{', '.join([tracing.name, *some])}{clock}"
 

@@ -64,7 +64,7 @@ class Difference:
 
     @property
     def change(self) -> str:
-        """'+12 % (+9 % to +15 %)' of the first value; where one is not above 0, '+5 a repeat'."""
+        """'+12 % (+9 % to +15 %)' of the first value; '+5 a repeat' without a ratio."""
         if self.ratio is None:
             if self.first.value > 0 and self.second.value > 0:
                 return signed_percent(self.second.value / self.first.value)
@@ -83,13 +83,13 @@ def read(what: str, results: Path) -> StudyData:
     """
     path = Path(what)
     if (path / MANIFEST).is_file():
-        found = load([path.resolve().name], path.resolve().parent.parent)
+        study = load([path.resolve().name], path.resolve().parent.parent)
     else:
-        found = load([what], results)
-    if found.rehearsed:
-        run = found.rehearsed[0].directory
-        raise rehearsal_refused(f"{run} of {what}" if found.planned else what, "compare")
-    return found
+        study = load([what], results)
+    if study.rehearsed:
+        run = study.rehearsed[0].directory
+        raise rehearsal_refused(f"{run} of {what}" if study.planned else what, "compare")
+    return study
 
 
 def differences(first: StudyData, second: StudyData) -> list[Difference]:
@@ -98,22 +98,22 @@ def differences(first: StudyData, second: StudyData) -> list[Difference]:
     The same experiment has the same id, else the same label; two single runs are compared whatever
     they are. BadInput if there is nothing to compare.
     """
-    found = [
-        one
+    rows = [
+        row
         for run, other in _matched(first.complete, second.complete)
-        for one in _differences(run, other)
+        for row in _differences(run, other)
     ]
-    if not found:
+    if not rows:
         raise BadInput(
             f"{first.name} and {second.name} have no experiment with results in common, by id or "
             "by label"
         )
-    return found
+    return rows
 
 
 def _differences(run: ReportedRun, other: ReportedRun) -> Iterator[Difference]:
     sides = {"first": run.as_measured, "second": other.as_measured}
-    estimates = Estimates({side: one for side, one in sides.items() if one})
+    estimates = Estimates({side: measured for side, measured in sides.items() if measured})
     for shown in column_measures():
         name = shown.name
         if of_interest(shown, (run,)) and of_interest(shown, (other,)):
@@ -141,21 +141,21 @@ def _matched(
 
 def lines(found: Sequence[Difference]) -> Iterator[str]:
     """A table an experiment, and how many verdicts of each kind there are."""
-    rows = [_cells(one) for one in found]
+    rows = [_cells(row) for row in found]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     experiment = None
-    for one, (name, first, second, change, verdict) in zip(found, rows, strict=True):
-        if one.experiment != experiment:
-            experiment = one.experiment
+    for row, (name, first, second, change, verdict) in zip(found, rows, strict=True):
+        if row.experiment != experiment:
+            experiment = row.experiment
             yield experiment or "one experiment"
         numbers = f"{first:>{widths[1]}} -> {second:>{widths[2]}}  {change:>{widths[3]}}"
         yield f"  {name:<{widths[0]}}  {numbers}  {verdict}"
-    if any(one.ratio and one.ratio.how == INDEPENDENT for one in found):
+    if any(row.ratio and row.ratio.how == INDEPENDENT for row in found):
         yield (
             "not measured in the same rounds: the intervals do not have in them what the machines "
             "did between the two"
         )
-    counts = Counter(one.verdict for one in found)
+    counts = Counter(row.verdict for row in found)
     yield ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
 
 
@@ -173,21 +173,21 @@ def _cells(one: Difference) -> tuple[str, str, str, str, str]:
 def as_json(found: Sequence[Difference]) -> list[dict[str, Any]]:
     """The differences as objects, in the units of the `metrics` table; null for what is missing."""
 
-    def number(one: Interval) -> dict[str, float | None]:
-        values = {"value": one.value, "ci_low": one.low, "ci_high": one.high}
+    def number(interval: Interval) -> dict[str, float | None]:
+        values = {"value": interval.value, "ci_low": interval.low, "ci_high": interval.high}
         return {key: value if math.isfinite(value) else None for key, value in values.items()}
 
-    def ratio(one: Interval) -> dict[str, Any]:
-        return {**number(one), "how": one.how, "rounds": one.count}
+    def ratio(interval: Interval) -> dict[str, Any]:
+        return {**number(interval), "how": interval.how, "rounds": interval.count}
 
     return [
         {
-            "experiment": one.experiment,
-            "metric": one.metric.name,
-            "first": number(one.first),
-            "second": number(one.second),
-            "ratio": one.ratio and ratio(one.ratio),
-            "verdict": one.verdict,
+            "experiment": row.experiment,
+            "metric": row.metric.name,
+            "first": number(row.first),
+            "second": number(row.second),
+            "ratio": row.ratio and ratio(row.ratio),
+            "verdict": row.verdict,
         }
-        for one in found
+        for row in found
     ]

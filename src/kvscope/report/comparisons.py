@@ -47,7 +47,7 @@ POLICIES = ("batching", "overflow")
 
 @dataclass(frozen=True)
 class Comparison:
-    """A metric of a pair: the ratio, None where one is not above 0, and the difference.
+    """Comparison of a metric in a pair: ratio (None where a value is not above 0) and difference.
 
     The difference is in the metric's unit, its interval NaN where it is not known.
     """
@@ -85,7 +85,7 @@ class Pair:
 
     @property
     def rehearsed(self) -> bool:
-        """Whether both were rehearsed; of a pair, none is alone."""
+        """Whether the pair was rehearsed: both of its runs are, or neither."""
         return self.base.rehearsed
 
     @property
@@ -121,8 +121,8 @@ def half_words(ratio: Interval, way: str | None = None) -> str:
     """'12 % (± 3) lower': the difference, and half the width of its interval, in percent."""
     change, half = abs(ratio.value - 1), (ratio.high - ratio.low) / 2
     direction = ("higher" if ratio.value > 1 else "lower") if way is None else way
-    known = f" (±{NBSP}{_points(half)})" if 0 < half < math.inf else ""
-    return f"{percent(change)}{known} {direction}".strip()
+    margin = f" (±{NBSP}{_points(half)})" if 0 < half < math.inf else ""
+    return f"{percent(change)}{margin} {direction}".strip()
 
 
 def ratio_of_seeds(
@@ -141,21 +141,21 @@ def ratio_of_seeds(
     """
     even = EVEN_SHARE
     shared = [(first[seed], second[seed]) for seed in sorted(first.keys() & second.keys())]
-    values = [(one.number(metric).value, two.number(metric).value) for one, two in shared]
+    values = [(a.number(metric).value, b.number(metric).value) for a, b in shared]
     if len(shared) > 1:
-        if not all(min(both) > 0 for both in values):
+        if not all(min(pair) > 0 for pair in values):
             return UNKNOWN
-        logs = estimate([math.log(one / two) for one, two in values])
-        found = Interval(math.exp(logs.value), math.exp(logs.low), math.exp(logs.high))
+        logs = estimate([math.log(a / b) for a, b in values])
+        interval = Interval(math.exp(logs.value), math.exp(logs.low), math.exp(logs.high))
     else:
-        one, two = next(iter(first.values())), next(iter(second.values()))
-        if not min(one.number(metric).value, two.number(metric).value) > 0:
+        a, b = next(iter(first.values())), next(iter(second.values()))
+        if not min(a.number(metric).value, b.number(metric).value) > 0:
             return UNKNOWN
-        value = one.number(metric).value / two.number(metric).value
-        ratio = study.estimates.ratio(metric, one.id, two.id)
-        found, even = ratio or Interval(value, value, value), max(EVEN_SHARE, one_draw)
-    least, most = found.value * (1 - even), found.value * (1 + even)
-    return replace(found, low=min(found.low, least), high=max(found.high, most))
+        value = a.number(metric).value / b.number(metric).value
+        ratio = study.estimates.ratio(metric, a.id, b.id)
+        interval, even = ratio or Interval(value, value, value), max(EVEN_SHARE, one_draw)
+    least, most = interval.value * (1 - even), interval.value * (1 + even)
+    return replace(interval, low=min(interval.low, least), high=max(interval.high, most))
 
 
 def error_of_one_draw(found: Iterable[Pair], metric: str) -> float:
@@ -171,28 +171,29 @@ def error_of_one_draw(found: Iterable[Pair], metric: str) -> float:
             where = in_words({k: v for k, v in pair.context.items() if k != "seed"})
             draws[pair.change, where].append(ratio.value)
     several = [ratios for ratios in draws.values() if len(ratios) > 1]
-    return max((abs(one / geometric_mean(own) - 1) for own in several for one in own), default=0.0)
+    errors = (abs(ratio / geometric_mean(row) - 1) for row in several for ratio in row)
+    return max(errors, default=0.0)
 
 
 def mean_of(compared: Sequence[Comparison]) -> Interval | None:
-    """The ratio of one or the geometric mean of several; None where one of them has none."""
-    ratios = [one.ratio for one in compared if one.ratio]
+    """The ratio of one comparison, or the geometric mean of several; None if one has no ratio."""
+    ratios = [comparison.ratio for comparison in compared if comparison.ratio]
     return mean_ratio(ratios) if ratios and len(ratios) == len(compared) else None
 
 
 def mean_apart(compared: Sequence[Comparison]) -> Interval:
-    """The mean of the differences of several."""
-    return mean_difference([one.apart for one in compared])
+    """The mean of the differences of several comparisons."""
+    return mean_difference([comparison.apart for comparison in compared])
 
 
 def pairs_of_one_kind(study: StudyData) -> list[Pair]:
     """The pairs of experiments that were not rehearsed; all of them where each pair was."""
-    found = [*pairs(study)]
-    return [pair for pair in found if not pair.rehearsed] or found
+    every = [*pairs(study)]
+    return [pair for pair in every if not pair.rehearsed] or every
 
 
 def pairs(study: StudyData) -> Iterator[Pair]:
-    """Pairs of valid experiments that differ in one key, one of them having its base value.
+    """Pairs of valid experiments that differ in one key and of which one has its base value.
 
     Of a pair both are rehearsed, or neither is.
     """
@@ -211,9 +212,9 @@ def pairs(study: StudyData) -> Iterator[Pair]:
             if study.compared[other.id].get(key) in (base, None):
                 continue
             for candidate in bases[_independent(study, other, key)]:
-                one, two = study.compared[candidate.id], study.compared[other.id]
+                rows = study.compared[candidate.id], study.compared[other.id]
                 alike = candidate.rehearsed == other.rehearsed
-                if alike and set(differing_keys(one, two)) - along == {key}:
+                if alike and set(differing_keys(*rows)) - along == {key}:
                     yield _pair(study, key, candidate, other, limits)
 
 
@@ -237,9 +238,9 @@ def group_by_change(found: Iterator[Pair], asked: str = "") -> list[list[Pair]]:
 
 def count_words(compared: Sequence[Comparison]) -> str:
     """How many of several are lower, higher or neither: '3 lower, 1 no difference'."""
-    found = Counter(one.sign for one in compared)
+    signs = Counter(comparison.sign for comparison in compared)
     words = ((-1, "lower"), (1, "higher"), (0, "no difference"))
-    return ", ".join(f"{found[sign]} {word}" for sign, word in words if found[sign])
+    return ", ".join(f"{signs[sign]} {word}" for sign, word in words if signs[sign])
 
 
 def capitalize_first(text: str) -> str:
@@ -255,10 +256,11 @@ def _points(half: float) -> str:
 def _pair(
     study: StudyData, key: str, base: ReportedRun, other: ReportedRun, untold: Set[str]
 ) -> Pair:
-    one, two = study.traits[base.id], study.traits[other.id]
-    rest = without(two, key)
-    context = {k: v for k, v in without(one, key).items() if rest.get(k) == v and k not in untold}
-    values = [value_of(row, key) for row in (one, two)]
+    first, second = study.traits[base.id], study.traits[other.id]
+    settings = without(second, key)
+    alike = {k: v for k, v in without(first, key).items() if settings.get(k) == v}
+    context = {k: v for k, v in alike.items() if k not in untold}
+    values = [value_of(row, key) for row in (first, second)]
     named = any(name_of(value) is not None for value in values)
     names = [setting_words(key, value) if named else value_words(value) for value in values]
     return Pair(key, base, other, names[0], names[1], context, study.estimates, named)
@@ -272,17 +274,17 @@ def _base_value(study: StudyData, key: str) -> Any:
 
 
 def _along(study: StudyData, key: str) -> Set[str]:
-    """Keys that may differ with this one."""
-    asked = study.question
-    return {*asked.along} if asked and asked.key == key else set()
+    """Keys that may differ together with a key."""
+    question = study.question
+    return {*question.along} if question and question.key == key else set()
 
 
 def _independent(study: StudyData, run: ReportedRun, key: str) -> str:
     """The settings that a partner must share: all but the key and what comes with it."""
     apart = {key, *_along(study, key)}
-    rest = {
+    shared = {
         k: v
         for k, v in study.compared[run.id].items()
         if k not in apart and not k.startswith(f"{key}.")
     }
-    return repr(sorted(rest.items()))
+    return repr(sorted(shared.items()))

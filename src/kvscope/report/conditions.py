@@ -49,16 +49,16 @@ def conditions(study: StudyData) -> MeasurementConditions:
         return MeasurementConditions()
     parts = [_waiting(repeats), _other_load(runs), _drift(repeats)]
     line = "; ".join([_design(runs, repeats), *filter(None, parts)])
-    told = ((run.label, "; ".join(run.circumstances)) for run in runs if run.circumstances)
-    return MeasurementConditions(f"{line}.", tuple(_orders(repeats)), tuple(told))
+    notes = ((run.label, "; ".join(run.circumstances)) for run in runs if run.circumstances)
+    return MeasurementConditions(f"{line}.", tuple(_orders(repeats)), tuple(notes))
 
 
 def caveats(study: StudyData) -> list[str]:
     """The caveats of the experiments' devices, each once."""
-    known = registry.load_all("device")
+    devices = registry.load_all("device")
     names = {str(run.flat.get("device")) for run in study.runs}
-    said = (getattr(known.get(name), "caveat", "") for name in sorted(names))
-    return [words for words in said if words]
+    texts = (getattr(devices.get(name), "caveat", "") for name in sorted(names))
+    return [words for words in texts if words]
 
 
 def missed_widths(study: StudyData) -> str:
@@ -66,17 +66,17 @@ def missed_widths(study: StudyData) -> str:
 
     Experiments that were measured together have one width. Of several, it is the widest.
     """
-    found = {
+    missed = {
         _comparison(run): (run, text)
         for run in study.complete
         if not run.rehearsed and (text := describe_width(run.record))
     }
-    if not found:
+    if not missed:
         return ""
-    widest, sentence = max(found.values(), key=lambda one: _to_go(one[0].record.repeats))
-    if len(found) == 1:
+    widest, sentence = max(missed.values(), key=lambda item: _to_go(item[0].record.repeats))
+    if len(missed) == 1:
         return f"{sentence}."
-    return f"{len(found)} intervals are wider than asked; of {widest.label}: {sentence}."
+    return f"{len(missed)} intervals are wider than asked; of {widest.label}: {sentence}."
 
 
 def _comparison(run: ReportedRun) -> tuple[str, float | None]:
@@ -90,13 +90,13 @@ def draw(study: StudyData) -> Drawing | None:
     repeats = _repeats(study)
     if repeats["round"].nunique() < 2:
         return None
-    of = "round" if (repeats["campaign"] != "").any() else "repeat, in order of time"
+    x_title = "round" if (repeats["campaign"] != "").any() else "repeat, in order of time"
     shown = [("speed", "Speed while it ran (%)", 90.0)]
     if repeats["waiting"].notna().any():
         shown.insert(0, ("waiting", "Waiting for a CPU (%)", 0.0))
     means = repeats.groupby("round", as_index=False)[["waiting", "speed"]].mean()
     columns = ["round", "experiment", "waiting", "speed"]
-    cells = [_cell(repeats[column], title, of, least) for column, title, least in shown]
+    cells = [_cell(repeats[column], title, x_title, least) for column, title, least in shown]
     chart = {"concat": cells, "columns": len(cells)}
     data = {"repeats": repeats[columns], "means": means}
     return Drawing((View(chart, data),), label_px=LABEL_PX)
@@ -133,26 +133,26 @@ def _repeats(study: StudyData) -> pd.DataFrame:
     """
     rows = [row for run in _measured(study) for row in _rows(run)]
     columns = ["experiment", "campaign", "number", "place", "at", "running_s", "waiting"]
-    found = pd.DataFrame(rows, columns=columns)
-    found["waiting"] = found["waiting"].astype(float)
-    medians = found.groupby("experiment")["running_s"].transform("median")
-    found["speed"] = 100 * medians / found["running_s"]
-    began = found.groupby(["campaign", "number"])["at"].transform("min")
-    found["round"] = began.rank(method="dense").astype(int)
-    return found.sort_values(["round", "place"], ignore_index=True)
+    frame = pd.DataFrame(rows, columns=columns)
+    frame["waiting"] = frame["waiting"].astype(float)
+    medians = frame.groupby("experiment")["running_s"].transform("median")
+    frame["speed"] = 100 * medians / frame["running_s"]
+    began = frame.groupby(["campaign", "number"])["at"].transform("min")
+    frame["round"] = began.rank(method="dense").astype(int)
+    return frame.sort_values(["round", "place"], ignore_index=True)
 
 
 def _rows(run: ReportedRun) -> Iterator[tuple[Any, ...]]:
     began_ns = run.record.clock.run_start_utc_ns or 0
     for entry in counted_repeats(run.record):
-        share, of = waiting_share(entry), entry.round
+        share, place = waiting_share(entry), entry.round
         running_s = entry.duration_s * (1 - (share or 0.0))
         if running_s > 0:
             yield (
                 run.label,
-                of.campaign if of else "",
-                of.number if of else f"{run.id} {entry.repeat}",
-                of.place if of else 0,
+                place.campaign if place else "",
+                place.number if place else f"{run.id} {entry.repeat}",
+                place.place if place else 0,
                 began_ns + entry.start_ns,
                 running_s,
                 None if share is None else 100 * share,
@@ -166,24 +166,24 @@ def _design(runs: Sequence[ReportedRun], repeats: pd.DataFrame) -> str:
         themselves = "itself" if len(runs) == 1 else "themselves"
         return f"{count} by {themselves}, {plural(len(repeats), 'repeat')}"
     campaigns = [run.record.campaign for run in runs]
-    groups = len({(one.id, *one.members) if one else () for one in campaigns})
+    groups = len({(campaign.id, *campaign.members) if campaign else () for campaign in campaigns})
     rounds = together.groupby("experiment")["round"].nunique()
-    each = plural(int(rounds.max()), "round")
+    counts = plural(int(rounds.max()), "round")
     if rounds.min() < rounds.max():
-        each = f"{rounds.min()} to {each}"
-    single = any(one is not None and one.design == SITTINGS for one in campaigns)
+        counts = f"{rounds.min()} to {counts}"
+    single = any(campaign is not None and campaign.design == SITTINGS for campaign in campaigns)
     alone = ", one engine at a time" if single else ""
     if groups == 1:
-        return f"{each} of {count} in random order{alone}"
-    return f"{count} in {groups} groups of {each} in random order{alone}"
+        return f"{counts} of {count} in random order{alone}"
+    return f"{count} in {groups} groups of {counts} in random order{alone}"
 
 
 def _waiting(repeats: pd.DataFrame) -> str:
-    found = repeats.groupby("round")["waiting"].mean().dropna() / 100
-    if found.empty:
+    shares = repeats.groupby("round")["waiting"].mean().dropna() / 100
+    if shares.empty:
         return ""
     mean = repeats["waiting"].mean() / 100
-    spread = f" ({percent(found.min())} to {percent(found.max())})" if len(found) > 1 else ""
+    spread = f" ({percent(shares.min())} to {percent(shares.max())})" if len(shares) > 1 else ""
     return f"engines waited for a CPU {percent(mean)} of their time{spread}"
 
 
@@ -198,8 +198,10 @@ def _other_load(runs: Sequence[ReportedRun]) -> str:
 
 
 def _drift(repeats: pd.DataFrame) -> str:
-    found = repeats.groupby("round")["speed"].mean() / 100
-    return f"the machine's speed varied by ±{NBSP}{percent(found.std())}" if len(found) > 1 else ""
+    speeds = repeats.groupby("round")["speed"].mean() / 100
+    if len(speeds) < 2:
+        return ""
+    return f"the machine's speed varied by ±{NBSP}{percent(speeds.std())}"
 
 
 def _orders(repeats: pd.DataFrame) -> Iterator[str]:

@@ -181,8 +181,8 @@ def _report_times(home: Path, made: Iterable[Entity], measured: str) -> tuple[st
 
     Older files are of an earlier report.
     """
-    written = sorted(_utc((home / one.id).stat().st_mtime_ns) for one in made)
-    return next((one for one in written if one >= measured), written[-1]), written[-1]
+    written = sorted(_utc((home / file.id).stat().st_mtime_ns) for file in made)
+    return next((at for at in written if at >= measured), written[-1]), written[-1]
 
 
 def _utc(nanoseconds: int) -> str:
@@ -196,27 +196,28 @@ def _workflow_run(
 ) -> Entity:
     """The workflow, its steps and tools, and what each of them did; returns its run."""
     workflow, steps, tools = _workflow(crate, home)
-    inputs = [one for one in files if one.id == "manifest.json"]
-    outputs = [one for one in files if one.id != "manifest.json"]
+    inputs = [file for file in files if file.id == "manifest.json"]
+    outputs = [file for file in files if file.id != "manifest.json"]
     done = {"agent": crate.root_dataset["author"], "actionStatus": COMPLETED}
-    made = {"object": inputs, "result": outputs}
-    for one in experiments:
-        one["instrument"], one["agent"] = tools[0], done["agent"]
-        one["result"] = _single([file for file in outputs if file.id == "metrics.parquet"])
-    begin, end = _report_times(home, outputs, max(one["endTime"] for one in experiments))
-    words = {"description": "kvscope report", "instrument": tools[1], **done, **made}
+    ends = {"object": inputs, "result": outputs}
+    for experiment in experiments:
+        experiment["instrument"], experiment["agent"] = tools[0], done["agent"]
+        experiment["result"] = _single([file for file in outputs if file.id == "metrics.parquet"])
+    measured = max(experiment["endTime"] for experiment in experiments)
+    begin, end = _report_times(home, outputs, measured)
+    words = {"description": "kvscope report", "instrument": tools[1], **done, **ends}
     words |= {"startTime": begin, "endTime": end}
     report = _add(crate, "#report", "CreateAction", "Tables, figures and page", **words)
     parts = [*experiments, report]
-    done["startTime"] = min(one["startTime"] for one in parts)
-    done["endTime"] = max(one["endTime"] for one in parts)
-    words = {"description": "snakemake", "instrument": workflow, **done, **made}
+    done["startTime"] = min(part["startTime"] for part in parts)
+    done["endTime"] = max(part["endTime"] for part in parts)
+    words = {"description": "snakemake", "instrument": workflow, **done, **ends}
     run = _add(crate, "#workflow-run", "CreateAction", "Run of the workflow", **words)
     crate.root_dataset["mentions"] = [run, *experiments, report]
 
     controls = [
-        _add(crate, f"{step.id}-run", "ControlAction", step["name"], instrument=step, object=of)
-        for step, of in zip(steps, (experiments, [report]), strict=True)
+        _add(crate, f"{step.id}-run", "ControlAction", step["name"], instrument=step, object=data)
+        for step, data in zip(steps, (experiments, [report]), strict=True)
     ]
     engine = _add(
         *(crate, "https://snakemake.github.io", "SoftwareApplication", "Snakemake"),
@@ -260,7 +261,7 @@ def _add(crate: ROCrate, id_: str, kind: str, name: str, **properties: Any) -> E
 
 
 def _single(value: Any) -> Any:
-    """A list of one as that one, as RO-Crate wants it."""
+    """The only item of a list of length 1, as RO-Crate wants it; else the value."""
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 

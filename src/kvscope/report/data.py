@@ -102,10 +102,10 @@ class ReportedRun:
     @cached_property
     def source(self) -> str:
         """The source of its times, whether or not it has numbers: see `time_source_of`."""
-        said = set() if self.metrics is None else {*self.metrics["time_source"]}
+        sources = set() if self.metrics is None else {*self.metrics["time_source"]}
         with suppress(BadInput):  # of a damaged table, which shows no number
-            said |= self.records.table_sources
-        return time_source_of(self.record.time_source, said)
+            sources |= self.records.table_sources
+        return time_source_of(self.record.time_source, sources)
 
     @property
     def repeats(self) -> list[int]:
@@ -163,9 +163,9 @@ class ReportedRun:
         return self._numbers.get(metric, UNKNOWN)
 
     def believed(self, metric: str) -> bool:
-        """Whether that metric is valid: one that compares runs needs all of them to be valid."""
-        found = self.metrics
-        return found is not None and metric in found.index and bool(found.at[metric, "valid"])
+        """Whether a metric is valid; a metric that compares runs needs all of them to be valid."""
+        metrics = self.metrics
+        return metrics is not None and metric in metrics.index and bool(metrics.at[metric, "valid"])
 
     @property
     def adjusted(self) -> bool:
@@ -205,13 +205,13 @@ class ReportedRun:
 
     def preemptions(self, repeat: int) -> pd.DataFrame:
         """The preemptions and resumptions of one repeat, in order."""
-        found = self.records.preemptions
-        return found[found["repeat"] == repeat].reset_index(drop=True)
+        events = self.records.preemptions
+        return events[events["repeat"] == repeat].reset_index(drop=True)
 
     def transfers(self, repeat: int) -> pd.DataFrame:
         """The copies between the KV cache and the host of one repeat, in order."""
-        found = self.records.copies
-        return found[found["repeat"] == repeat].reset_index(drop=True)
+        copies = self.records.copies
+        return copies[copies["repeat"] == repeat].reset_index(drop=True)
 
 
 _READ: deque[ReportedRun] = deque()
@@ -267,22 +267,24 @@ class StudyData:
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """Each run's label among the runs of this study or part of one, by its id."""
+        """Each run's label, by its id, among the runs of this study or of a part of one."""
         return {run.id: name for run, name in zip(self.runs, labels(self.runs), strict=True)}
 
     def declared_axes(self, figure: str) -> tuple[Axes, ...]:
         """The axes that the study declares for a figure; empty if it declares none."""
-        return next((asked.axes for asked in self.figures if asked.name == figure), ())
+        return next((request.axes for request in self.figures if request.name == figure), ())
 
     def axes_of(self, declared: Sequence[Axes], default: Axes | None = None) -> Sequence[Axes]:
-        """The axes declared for a figure, else its own ones, else the first that are declared."""
-        own = (default,) if default else ()
-        return declared or own or next((asked.axes for asked in self.figures if asked.axes), ())
+        """The axes declared for a figure, else the figure's own, else the first declared."""
+        if default and not declared:
+            return (default,)
+        return declared or next((request.axes for request in self.figures if request.axes), ())
 
     @cached_property
     def estimates(self) -> Estimates:
         """Comparisons between experiments that have results, by their ids."""
-        return Estimates({run.id: one for run in self.complete if (one := run.as_measured)})
+        measured = {run.id: run.as_measured for run in self.complete}
+        return Estimates({id_: row for id_, row in measured.items() if row})
 
     @cached_property
     def complete(self) -> list[ReportedRun]:
@@ -323,12 +325,12 @@ class StudyData:
 
     @property
     def finished(self) -> bool:
-        """Whether every experiment has results, and none is to be measured again."""
+        """Whether every experiment has results and none waits to be measured again."""
         return all(run.complete and not run.again for run in self.runs)
 
     @property
     def time_sources(self) -> set[str]:
-        """Where the times of this study come from: 'measured', 'modeled', …"""
+        """Sources of the times of this study: 'measured', 'modeled', …"""
         return {source for run in self.runs if (source := run.time_source)}
 
     @property
@@ -343,7 +345,7 @@ class StudyData:
 
     @cached_property
     def mark(self) -> str:
-        """'rehearsed, not measured', where any number of the study is; '' where none is.
+        """'rehearsed, not measured' where any number of the study is rehearsed, else ''.
 
         Beside others, with the names of those that are.
         """
@@ -387,6 +389,6 @@ def _names(joined: str) -> list[str]:
 
 
 def of_interest(shown: Measure, runs: Iterable[ReportedRun]) -> bool:
-    """Whether one of the runs has the metric, and if it does not always matter, not as 0."""
+    """Whether a run has the metric; an optional metric must also differ from 0."""
     values = (run.number(shown.name).value for run in runs)
     return any(not math.isnan(value) and (not shown.optional or value != 0) for value in values)

@@ -52,7 +52,7 @@ MOST_PAIRS = 200  # rows of single pairs; comparisons.csv has all
 
 @dataclass(frozen=True)
 class Headline:
-    """The sentence, empty without numbers; and the chart beside it, if there is one."""
+    """Headline of the page: a sentence, empty without numbers, and the chart beside it, if any."""
 
     sentence: str
     title: str = ""
@@ -71,20 +71,20 @@ def headline(study: StudyData) -> Headline:
             sentence = (
                 _largest(study, study.axes_of(declared), lead) if lead.measure.better else ""
             ) or _extremes(study, lead.measure)
-            one = marked(study, replace(drawing, views=drawing.views[:1]))
-            return Headline(sentence, lead.measure.heading, one)
+            chart = marked(study, replace(drawing, views=drawing.views[:1]))
+            return Headline(sentence, lead.measure.heading, chart)
     return Headline("")
 
 
 def leads(study: StudyData) -> Iterator[tuple[str, Lead]]:
     """Metrics that the study's figures show first, by the figure's name."""
-    for name in (*(one.name for one in study.figures), DEFAULT):
+    for name in (*(request.name for request in study.figures), DEFAULT):
         if name in figures() and (lead := figures()[name].lead):
             yield name, lead
 
 
 def rule(study: StudyData) -> str:
-    """Which of the comparisons is the headline, in a sentence; empty if no figure can open."""
+    """Sentence on the comparison that is the headline; empty if no figure can open the page."""
     first = next(leads(study), None)
     if first is None:
         return ""
@@ -97,29 +97,29 @@ def rule(study: StudyData) -> str:
 
 def _largest(study: StudyData, axes: Sequence[Axes], lead: Lead) -> str:
     metric = lead.measure
-    found = [
-        (pair, one)
+    compared_pairs = [
+        (pair, compared)
         for pair in pairs_of_one_kind(study)
-        if (one := pair.compared(metric.name)) is not None
+        if (compared := pair.compared(metric.name)) is not None
     ]
-    if not found:
+    if not compared_pairs:
         return ""
-    differing = [(pair, one) for pair, one in found if one.sign]
+    differing = [item for item in compared_pairs if item[1].sign]
     if not differing:
-        pairs_ = plural(len(found), "pair")
-        mark = mark_of(found[0][0].base.time_source)
+        pairs_ = plural(len(compared_pairs), "pair")
+        mark = mark_of(compared_pairs[0][0].base.time_source)
         return f"No difference in {_noun(metric)} beyond the noise{mark}: {pairs_}."
     first = axes[0] if axes else Axes()
-    if answer := _answer(study, found, metric, first):
+    if answer := _answer(study, compared_pairs, metric, first):
         return answer
     keys = [key for key in (first.x, first.colour) if key]
-    along = next((own for key in keys if (own := _along(differing, key))), differing)
-    pair, one = max(along, key=lambda one: _distance(one[1]))
-    return _sentence(pair, one, metric, first)
+    along = next((items for key in keys if (items := _along(differing, key))), differing)
+    pair, largest = max(along, key=lambda item: _distance(item[1]))
+    return _sentence(pair, largest, metric, first)
 
 
 def _distance(one: Comparison) -> tuple[float, float]:
-    """How large a difference is: from or to 0 it is larger than any multiple."""
+    """Sort key for the size of a difference: from or to 0, it is larger than any multiple."""
     log = abs(math.log(one.ratio.value)) if one.ratio else math.inf
     return log, abs(one.apart.value)
 
@@ -129,47 +129,47 @@ def _answer(study: StudyData, found: Sequence[Found], metric: Measure, axes: Axe
 
     Of what the first figure shows, if any of that is compared.
     """
-    asked = study.question
-    own = _along([*found], asked.key) if asked else []
-    own = [one for one in own if study.matches(one[0].other, axes)] or own
-    if not own:
+    question = study.question
+    items = _along([*found], question.key) if question else []
+    items = [item for item in items if study.matches(item[0].other, axes)] or items
+    if not items:
         return ""
-    best = _best(own, metric)
-    (pair, one), *others = best
-    mean = _mean(best)
-    if not any(one.sign for _, one in best):
+    best = _best(items, metric)
+    (pair, comparison), *others = best
+    mean, comparisons = _mean(best), [compared for _, compared in best]
+    if not any(compared.sign for compared in comparisons):
         interval = interval_words(mean) if mean else ""
         return f"{pair.change}: no difference in {_noun(metric)} beyond the noise{interval}."
     if not others:
-        return _sentence(pair, one, metric, axes)
-    counts = f"{plural(len(best), 'pair')} ({count_words([one for _, one in best])})"
+        return _sentence(pair, comparison, metric, axes)
+    counts = f"{plural(len(best), 'pair')} ({count_words(comparisons)})"
     if mean is None:
-        apart = mean_apart([one for _, one in best])
+        apart = mean_apart(comparisons)
         words = f"{difference_text(apart, metric)} {metric.display_unit}"
         return f"{pair.change}: {_noun(metric)} {words}, the mean difference of {counts}."
     panels = _panels(best, axes.facet)
-    if not panels and len(works := dict.fromkeys(_work(pair) for pair, _ in own)) > 1:
-        each = [[one for one in own if _work(one[0]) == work] for work in works]
-        return f"{'; '.join(_of_work(group, metric) for group in each)}."
+    if not panels and len(works := dict.fromkeys(_work(pair) for pair, _ in items)) > 1:
+        groups = [[item for item in items if _work(item[0]) == work] for work in works]
+        return f"{'; '.join(_of_work(group, metric) for group in groups)}."
     if not panels:
         return f"{_what(pair, mean, metric)}, the geometric mean of {counts}."
     (first, mean), *rest = panels
-    more = [f"{half_words(of, '')} ({at})" for at, of in rest]
+    more = [f"{half_words(ratio, '')} ({words})" for words, ratio in rest]
     return f"{', '.join([f'{_what(pair, mean, metric)} ({first})', *more])}."
 
 
 def _best(found: Sequence[Found], metric: Measure) -> list[Found]:
     """The pairs of the change that gains most on average."""
     changes = dict.fromkeys(pair.change for pair, _ in found)
-    groups = [[one for one in found if one[0].change == change] for change in changes]
+    groups = [[item for item in found if item[0].change == change] for change in changes]
     return max(groups, key=lambda group: (metric.better or 1) * _gain(group, groups))
 
 
 def _gain(group: Sequence[Found], groups: Sequence[Sequence[Found]]) -> float:
-    """By what the best of `groups` is chosen: their ratios, or differences if one has none."""
-    if all(one.ratio for own in groups for _, one in own):
+    """Sort key by which the best of `groups` is chosen: ratios, or differences if a ratio lacks."""
+    if all(compared.ratio for pairs_ in groups for _, compared in pairs_):
         return math.log(_known_mean(group).value)
-    return mean_apart([one for _, one in group]).value
+    return mean_apart([compared for _, compared in group]).value
 
 
 def _work(pair: Pair) -> Any:
@@ -177,22 +177,22 @@ def _work(pair: Pair) -> Any:
 
 
 def _of_work(found: Sequence[Found], metric: Measure) -> str:
-    """The best answer for one workload; of different work there is no mean.
+    """The best answer for a single workload; there is no mean over different work.
 
     Places in which a model has nothing overflow do not count, if there are others.
     """
-    scarce = [one for one in found if not is_ample((one[0].base, one[0].other))]
-    own = _best(scarce or found, metric)
-    pair, mean = own[0][0], _mean(own)
+    scarce = [item for item in found if not is_ample((item[0].base, item[0].other))]
+    best = _best(scarce or found, metric)
+    pair, mean = best[0][0], _mean(best)
     where = in_words({WORK: _work(pair)})
-    lacking = f", {WITHOUT}" if any(lacks_submission(pair.other) for pair, _ in own) else ""
-    counts = f"({plural(len(own), 'pair')}{lacking})"
+    lacking = f", {WITHOUT}" if any(lacks_submission(pair.other) for pair, _ in best) else ""
+    counts = f"({plural(len(best), 'pair')}{lacking})"
     if mean is None:
-        apart = difference_text(mean_apart([one for _, one in own]), metric)
+        apart = difference_text(mean_apart([compared for _, compared in best]), metric)
         return f"{where}: {pair.change}: {_noun(metric)} {apart} {metric.display_unit} {counts}"
-    if abs(mean.value - 1) <= EVEN_SHARE or not any(one.sign for _, one in own):
-        what = f"no difference in {_noun(metric)} beyond {percent(EVEN_SHARE)} and the noise"
-        return f"{where}: {pair.change}: {what}"
+    if abs(mean.value - 1) <= EVEN_SHARE or not any(item[1].sign for item in best):
+        words = f"no difference in {_noun(metric)} beyond {percent(EVEN_SHARE)} and the noise"
+        return f"{where}: {pair.change}: {words}"
     return f"{where}: {_what(pair, mean, metric)} {counts}"
 
 
@@ -208,7 +208,7 @@ def _panels(group: Sequence[Found], facet: str | None) -> list[tuple[str, Interv
     means = [
         (
             in_words({facet: value}),
-            _known_mean([one for one in group if one[0].context.get(facet) == value]),
+            _known_mean([item for item in group if item[0].context.get(facet) == value]),
         )
         for value in values
     ]
@@ -218,17 +218,17 @@ def _panels(group: Sequence[Found], facet: str | None) -> list[tuple[str, Interv
 
 
 def _mean(group: Sequence[Found]) -> Interval | None:
-    """The mean ratio of several pairs, or the ratio of one; None where there is none."""
-    return mean_of([one for _, one in group])
+    """The mean ratio of several pairs, or the ratio of a single pair; None without a ratio."""
+    return mean_of([compared for _, compared in group])
 
 
 def _known_mean(group: Sequence[Found]) -> Interval:
-    return mean_ratio([one.ratio for _, one in group if one.ratio])
+    return mean_ratio([compared.ratio for _, compared in group if compared.ratio])
 
 
 def _along(found: list[Found], key: str) -> list[Found]:
-    """The pairs that differ in a key, in one that comes with it, or in the cache's size."""
-    return [one for one in found if is_of_key(one[0].key, key)]
+    """The pairs that differ in a key, in a key that varies with it, or in the cache's size."""
+    return [item for item in found if is_of_key(item[0].key, key)]
 
 
 def _sentence(pair: Pair, one: Comparison, metric: Measure, axes: Axes) -> str:
@@ -236,12 +236,12 @@ def _sentence(pair: Pair, one: Comparison, metric: Measure, axes: Axes) -> str:
     keys = [key for key in pair.context if key not in MINOR and (not axes.x or key in axes.keys)]
     where = in_words({key: pair.context[key] for key in keys})
     if one.ratio:
-        what = _what(pair, one.ratio, metric)
+        words = _what(pair, one.ratio, metric)
     else:
         numbers = (run.number(metric.name) for run in (pair.base, pair.other))
         values = " → ".join(estimate_text(number, metric)[0] for number in numbers)
-        what = f"{pair.change}: {_noun(metric)} {values} {metric.display_unit}"
-    return f"{what}{f' ({where})' if where else ''}."
+        words = f"{pair.change}: {_noun(metric)} {values} {metric.display_unit}"
+    return f"{words}{f' ({where})' if where else ''}."
 
 
 def _what(pair: Pair, ratio: Interval, metric: Measure) -> str:
@@ -255,14 +255,14 @@ def _noun(metric: Measure) -> str:
 
 
 def _extremes(study: StudyData, metric: Measure) -> str:
-    """The least and the greatest value of a metric that is neither good nor bad, or the only one.
+    """The least and the greatest value of a metric without a direction, or its only value.
 
     Nothing of several that cannot be compared.
     """
-    known = [run for run in study.counted if not math.isnan(run.number(metric.name).value)]
-    if len(known) > 1 and metric.better:
+    runs = [run for run in study.counted if not math.isnan(run.number(metric.name).value)]
+    if len(runs) > 1 and metric.better:
         return ""
-    ordered = sorted(known, key=lambda run: run.number(metric.name).value)
+    ordered = sorted(runs, key=lambda run: run.number(metric.name).value)
     values = [_value(run.number(metric.name), metric) for run in ordered]
     if not values:
         return ""
@@ -298,7 +298,7 @@ class Finding:
 
     @cached_property
     def ratio(self) -> Interval | None:
-        """The ratio, or the geometric mean; None where there is none."""
+        """The ratio, or the geometric mean of several; None without a ratio."""
         return mean_of(self.compared)
 
     @cached_property
@@ -309,7 +309,7 @@ class Finding:
     @property
     def differs(self) -> bool:
         """Whether any of its pairs differs beyond the noise."""
-        return any(one.sign for one in self.compared)
+        return any(comparison.sign for comparison in self.compared)
 
     @property
     def verdict(self) -> str:
@@ -332,12 +332,12 @@ class Finding:
     @property
     def interval(self) -> str:
         """The interval of the difference: '-15 % to -9 %'; empty for numbers without noise."""
-        found = self.ratio or self.apart
-        if not found.low < found.high:
+        change = self.ratio or self.apart
+        if not change.low < change.high:
             return ""
         if self.ratio:
-            return f"{signed_percent(found.low)} to {signed_percent(found.high)}"
-        ends = (replace(self.apart, value=end) for end in (found.low, found.high))
+            return f"{signed_percent(change.low)} to {signed_percent(change.high)}"
+        ends = (replace(self.apart, value=end) for end in (change.low, change.high))
         return " to ".join(difference_text(end, self.metric) for end in ends)
 
 
@@ -374,19 +374,19 @@ def findings(study: StudyData) -> Findings:
     groups = group_by_change(pairs(study), study.question.key if study.question else "")
     metrics = compared_metrics(study)
     controls = [_controls(group, metrics) for group in groups]
-    known = [*zip(groups, controls, strict=True)]
-    found = [one for group, control in known for one in _rows(group, metrics, control)]
-    several = ((pair, own) for group, own in known if len(group) > 1 for pair in group)
-    each = (one for pair, own in several for one in _rows([pair], metrics, own))
-    single = [*islice(each, MOST_PAIRS + 1)]
+    controlled = [*zip(groups, controls, strict=True)]
+    rows = [row for group, control in controlled for row in _rows(group, metrics, control)]
+    several = ((pair, control) for group, control in controlled if len(group) > 1 for pair in group)
+    candidates = (row for pair, control in several for row in _rows([pair], metrics, control))
+    single = [*islice(candidates, MOST_PAIRS + 1)]
     caveats = [
         *_lacking(groups),
-        *_apart(found),
-        *([] if found else _nothing_compared(study, bool(groups))),
+        *_apart(rows),
+        *([] if rows else _nothing_compared(study, bool(groups))),
     ]
     return Findings(
-        tuple(one for one in found if one.differs),
-        tuple(one for one in found if not one.differs),
+        tuple(row for row in rows if row.differs),
+        tuple(row for row in rows if not row.differs),
         tuple(single[:MOST_PAIRS]),
         len(single) > MOST_PAIRS,
         (*same_tokens(study), *_events(study)),
@@ -396,18 +396,18 @@ def findings(study: StudyData) -> Findings:
 
 def by_change(rows: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
     """Rows that follow one another and are of the same change, together."""
-    return [(change, list(same)) for change, same in groupby(rows, lambda one: one.change)]
+    return [(change, list(same)) for change, same in groupby(rows, lambda row: row.change)]
 
 
 def compared_metrics(study: StudyData) -> list[Measure]:
     """Metrics with a direction: those the figures show first, then the first columns."""
     leading = [measures()[name] for _, lead in leads(study) for name in lead.panel]
-    columns = [one for one in main_columns(study) if one.first]
-    return [one for one in dict.fromkeys([*leading, *columns]) if one.better]
+    columns = [measure for measure in main_columns(study) if measure.first]
+    return [measure for measure in dict.fromkeys([*leading, *columns]) if measure.better]
 
 
 def _controls(group: Sequence[Pair], metrics: Sequence[Measure]) -> dict[str, float]:
-    """By how much another seed changes each metric of a group of pairs."""
+    """Largest change of each metric by another seed, in a group of pairs."""
     return {metric.name: error_of_one_draw(group, metric.name) for metric in metrics}
 
 
@@ -418,33 +418,33 @@ def _rows(
     for metric in metrics:
         works: dict[Any, list[Found]] = defaultdict(list)
         for pair in group:
-            if one := pair.compared(metric.name):
-                works[_work(pair)].append((pair, one))
-        for work, own in works.items():
+            if compared := pair.compared(metric.name):
+                works[_work(pair)].append((pair, compared))
+        for work, pairs_ in works.items():
             name = in_words({WORK: work}) if len(works) > 1 else ""
-            if row := _row(own, metric, controls[metric.name], name):
+            if row := _row(pairs_, metric, controls[metric.name], name):
                 yield row
 
 
 def _row(found: Sequence[Found], metric: Measure, control: float, work: str) -> Finding | None:
-    """The row of one workload, named where there are several; None where nothing is modeled.
+    """The row of a workload, named if there are several; None if nothing is modeled.
 
     Times in which only what the model lacks would differ are left out.
     """
     lacks = is_of_time(metric.unit) and any(lacks_submission(pair.other) for pair, _ in found)
-    own = [one for one in found if not (lacks and is_ample((one[0].base, one[0].other)))]
-    if not own:
+    items = [item for item in found if not (lacks and is_ample((item[0].base, item[0].other)))]
+    if not items:
         return None
-    pair, compared = own[0][0], tuple(one for _, one in own)
+    pair, compared = items[0][0], tuple(item[1] for item in items)
     mean = "" if mean_of(compared) else "; mean difference"
-    several = f"{plural(len(own), 'pair')}: {count_words(compared)}{mean}"
+    several = f"{plural(len(items), 'pair')}: {count_words(compared)}{mean}"
     words = [
-        *([work] if work and len(own) > 1 else []),
-        pair.where if len(own) == 1 else several,
+        *([work] if work and len(items) > 1 else []),
+        pair.where if len(items) == 1 else several,
         *([WITHOUT] if lacks else []),
         *(
-            [f"{plural(len(found) - len(own), 'pair')} not modeled"]
-            if len(own) < len(found)
+            [f"{plural(len(found) - len(items), 'pair')} not modeled"]
+            if len(items) < len(found)
             else []
         ),
     ]
@@ -453,8 +453,8 @@ def _row(found: Sequence[Found], metric: Measure, control: float, work: str) -> 
 
 def _events(study: StudyData) -> list[str]:
     """How many events the traced experiments recorded; those of imports are not counted."""
-    traced = [one for run in study.complete if (one := run.record.tracing)]
-    counted = [(one.events, one.dropped_events) for one in traced if one.dropped_events is not None]
+    traced = [tracing for run in study.complete if (tracing := run.record.tracing)]
+    counted = [(t.events, t.dropped_events) for t in traced if t.dropped_events is not None]
     if not counted:
         return []
     events, dropped = map(sum, zip(*counted, strict=True))
@@ -475,19 +475,19 @@ def _nothing_compared(study: StudyData, has_pairs: bool) -> list[str]:
 
 
 def _lacking(groups: Sequence[Sequence[Pair]]) -> list[str]:
-    """Whose times lack what the model does not contain."""
+    """Sentences on overflow policies whose times lack what the model does not contain."""
     pairs_ = (pair for group in groups for pair in group if pair.key == OVERFLOW)
     names = dict.fromkeys(pair.other_name for pair in pairs_ if lacks_submission(pair.other))
     if not names:
         return []
-    found = [f"All times of {join_words([*names], 'and')} are {WITHOUT}."]
+    sentences = [f"All times of {join_words([*names], 'and')} are {WITHOUT}."]
     if len({pair.other.seed for group in groups for pair in group}) < 2:
-        found.append("Requests were drawn once: another seed may move a difference by points.")
-    return found
+        sentences.append("Requests were drawn once: another seed may move a difference by points.")
+    return sentences
 
 
 def _apart(found: Sequence[Finding]) -> list[str]:
-    ratios = [own.ratio for one in found for own in one.compared if own.ratio]
+    ratios = [pair.ratio for row in found for pair in row.compared if pair.ratio]
     if not any(ratio.how == INDEPENDENT for ratio in ratios):
         return []
     which = "" if all(ratio.how == INDEPENDENT for ratio in ratios) else "Some experiments were "

@@ -19,7 +19,7 @@ class Latencies:
 
 
 def latencies_of(requests: pd.DataFrame) -> Latencies:
-    """Those of a `requests` table; docs/METRICS.md has the formulas."""
+    """Latencies of a `requests` table; docs/METRICS.md has the formulas."""
     served = requests[~requests["aborted"].astype(bool)].dropna(subset="first_token_s")
     ends = requests.groupby("repeat").agg(first=("arrival_s", "min"), last=("finished_s", "max"))
     after_first = (served["output_tokens"] - 1).where(served["output_tokens"] > 1)

@@ -66,9 +66,9 @@ def load(what: list[str], place: Path) -> StudyData:
             f"({' '.join(what)})"
         )
     if missing:
-        known = ", ".join(studies) or "none"
+        planned = ", ".join(studies) or "none"
         raise BadInput(
-            f"'{missing[0]}' is neither a planned study ({known} in {place / 'studies'}) nor a "
+            f"'{missing[0]}' is neither a planned study ({planned} in {place / 'studies'}) nor a "
             "run's directory; plan one with `kvscope plan study=NAME --write results`, or give "
             "directories"
         )
@@ -77,31 +77,31 @@ def load(what: list[str], place: Path) -> StudyData:
 
 def load_study(name: str, place: Path) -> StudyData:
     """A planned study and whatever was run of it."""
-    found = manifest.read(name, place)
+    plan = manifest.read(name, place)
     names: dict[str, dict[Any, str]] = defaultdict(dict)
-    for one in found.get("levels", []):
-        names[one["key"]][one["value"]] = one["name"]
+    for entry in plan.get("levels", []):
+        names[entry["key"]][entry["value"]] = entry["name"]
     runs = [
         load_run(
             experiment_directory(place, run_id), run_id, label, levels.named(varied, names), grid
         )
         for run_id, label, varied, grid in map(
-            itemgetter("id", "label", "varied", "grid"), found["experiments"]
+            itemgetter("id", "label", "varied", "grid"), plan["experiments"]
         )
     ]
     return StudyData(
         name=name,
-        title=found["title"],
-        description=found["description"],
-        keys=tuple(found["varied_keys"]),
+        title=plan["title"],
+        description=plan["description"],
+        keys=tuple(plan["varied_keys"]),
         figures=tuple(
-            FigureRequest(one["name"], tuple(_part(Axes, axes, name) for axes in one["axes"]))
-            for one in found["figures"]
+            FigureRequest(entry["name"], tuple(_part(Axes, axes, name) for axes in entry["axes"]))
+            for entry in plan["figures"]
         ),
-        question=found["compare"] and _part(Question, found["compare"], name),
+        question=plan["compare"] and _part(Question, plan["compare"], name),
         runs=compare_runs(runs),
-        base=found["base"],
-        overrides=tuple(found["overrides"]),
+        base=plan["base"],
+        overrides=tuple(plan["overrides"]),
     )
 
 
@@ -125,9 +125,9 @@ def load_directories(directories: list[Path]) -> StudyData:
             )
     unique = {directory.resolve(): directory for directory in directories}
     ids = [experiment_id_of(directory) for directory in unique.values()]
-    found = [load_run(*each, each[1], {}) for each in zip(unique.values(), ids, strict=True)]
-    varied = traits.varied_settings([run.settings for run in found])
-    runs = [replace(run, varied=row) for run, row in zip(found, varied, strict=True)]
+    loaded = [load_run(*named, named[1], {}) for named in zip(unique.values(), ids, strict=True)]
+    varied = traits.varied_settings([run.settings for run in loaded])
+    runs = [replace(run, varied=row) for run, row in zip(loaded, varied, strict=True)]
     digest = hashlib.sha256("\n".join(sorted(map(str, unique))).encode()).hexdigest()[:8]
     return StudyData(
         name=ids[0] if len(runs) == 1 else f"runs-{digest}",
@@ -140,7 +140,7 @@ def load_directories(directories: list[Path]) -> StudyData:
 
 
 def experiment_id_of(directory: Path) -> str:
-    """The experiment a directory holds: by its record, or by its name where there is none."""
+    """Id of the experiment in a directory: by its record, else by the directory's name."""
     try:
         return read_record(directory).experiment_id
     except BadInput:
@@ -148,12 +148,12 @@ def experiment_id_of(directory: Path) -> str:
 
 
 def compare_runs(runs: Sequence[ReportedRun]) -> tuple[ReportedRun, ...]:
-    """The runs of one study: compared with one another, and labelled by what distinguishes them.
+    """The runs of a study, compared with one another, labelled by what distinguishes them.
 
     Times are adjusted for waiting, and the study's metrics added.
     """
     runs = invalidate_differing(runs)
-    extended = iter(add_study_metrics([one for run in runs if (one := run.as_measured)]))
+    extended = iter(add_study_metrics([measured for run in runs if (measured := run.as_measured)]))
     return tuple(
         run.changed(label=name, metrics=None if run.metrics is None else next(extended))
         for run, name in zip(runs, labels(runs), strict=True)
@@ -163,13 +163,13 @@ def compare_runs(runs: Sequence[ReportedRun]) -> tuple[ReportedRun, ...]:
 def load_run(
     directory: Path, run_id: str, label: str, varied: dict[str, Any], grid: str = ""
 ) -> ReportedRun:
-    """One experiment: what is there of it, and why no more.
+    """An experiment with all that is readable of it, and why no more is.
 
     Nothing is shown that is damaged, or that was made from another measurement.
     """
-    own = {key: traits.single(value) for key, value in varied.items()}
+    settings = {key: traits.single(value) for key, value in varied.items()}
     again = remeasurement(directory)
-    run = ReportedRun(run_id, label, own, directory, grid=grid, again=again, reader=Records)
+    run = ReportedRun(run_id, label, settings, directory, grid=grid, again=again, reader=Records)
     try:
         run = replace(run, settings=read_settings(directory))
         if not (directory / RUN_FILE).exists():
@@ -181,8 +181,8 @@ def load_run(
             if attempts.is_under_way(directory):
                 return _running(run)
             return _without_results(run, FAILED, run.record.why_failed)
-        if found := runfile.file_problems(directory, run.record):
-            raise BadInput(found[0])
+        if problems := runfile.file_problems(directory, run.record):
+            raise BadInput(problems[0])
     except BadInput as error:
         return _without_results(run, DAMAGED, str(error))
     return with_metrics(run)
@@ -203,8 +203,8 @@ def with_metrics(run: ReportedRun) -> ReportedRun:
         return _without_results(run, STALE, str(error))
     except BadInput as error:
         stage = COLLECTED if run.record.tracing else ANALYSED
-        made = (below / stage).exists() and (below / ANALYSED).exists()
-        return _without_results(run, DAMAGED if made else NOT_ANALYSED, str(error))
+        has_metrics = (below / stage).exists() and (below / ANALYSED).exists()
+        return _without_results(run, DAMAGED if has_metrics else NOT_ANALYSED, str(error))
     return replace(
         run,
         metrics=metrics.set_index("metric", drop=False).assign(time_source=source),
@@ -216,12 +216,12 @@ def with_metrics(run: ReportedRun) -> ReportedRun:
 
 
 def _in_figures(named: Iterable[Mapping[str, str]]) -> tuple[str, ...]:
-    """'name (detail)' of each."""
-    return tuple(f"{each['name']} ({each['detail']})" for each in named)
+    """'name (detail)' of each entry."""
+    return tuple(f"{entry['name']} ({entry['detail']})" for entry in named)
 
 
 def remeasurement(directory: Path) -> str:
-    """Status of a requested re-measurement; '' if none is pending."""
+    """Status of a requested re-measurement; '' if no request is pending."""
     attempt = directory / attempts.ATTEMPT
     if not attempts.is_requested(directory):
         return ""
@@ -268,7 +268,7 @@ def log_of(run: ReportedRun, status: str) -> Path:
 
 
 def read_settings(directory: Path) -> dict[str, Any]:
-    """The run's experiment.yaml, empty if there is none."""
+    """The run's experiment.yaml; empty without that file."""
     settings = experiment.read_settings(directory)
     for section in SECTIONS:
         if not isinstance(settings.get(section, {}), dict):
@@ -278,7 +278,7 @@ def read_settings(directory: Path) -> dict[str, Any]:
 
 
 def tail(path: Path) -> str:
-    """The last lines of a log, empty if there is none that can be read."""
+    """The last lines of a log; empty if the log cannot be read."""
     try:
         with open_file(path) as file:
             file.seek(max(0, path.stat().st_size - LOG_BYTES))
@@ -289,7 +289,7 @@ def tail(path: Path) -> str:
 
 
 def _last(lines: Iterable[str], count: int) -> list[str]:
-    kept = [line.rstrip() for line in lines]
-    while kept and not kept[-1]:
-        kept.pop()
-    return kept[-count:]
+    stripped = [line.rstrip() for line in lines]
+    while stripped and not stripped[-1]:
+        stripped.pop()
+    return stripped[-count:]

@@ -22,16 +22,16 @@ STYLES, CLOSING = HERE / "report.css", HERE / "closing.css"  # sections have the
 def write_page(report: Report, sections: Mapping[str, Section]) -> Path:
     """Write the page that has these sections, by their ids; give its path."""
     shown = [show(name, section, report) for name, section in sections.items()]
-    styles = (path for one in sections.values() for path in one.styles)
-    own = (path for one in sections.values() for path in one.scripts)
+    styles = (path for item in sections.values() for path in item.styles)
+    extra = (path for item in sections.values() for path in item.scripts)
     html = load_template(TEMPLATE).render(
         study=report.study,
         version=kvscope.__version__,
-        shown=[one for one in shown if one],
+        shown=[item for item in shown if item],
         styles=Markup("\n").join(_read((STYLES, *styles, CLOSING))),
         configs=[theme.config(), theme.config(dark=True)],
         vega=pack(scripts()),
-        scripts=_read((*SCRIPTS, *own)),
+        scripts=_read((*SCRIPTS, *extra)),
     )
     path = report.place / PAGE
     write_text(path, html)

@@ -1,4 +1,4 @@
-"""Pages: the template of one, and the further pages that packages write beside report.html.
+"""Pages: their template, and further pages that packages write beside report.html.
 
 A package registers a `Page` in the entry-point group `kvscope.page`.
 """

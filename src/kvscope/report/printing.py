@@ -38,7 +38,7 @@ def print_charts(charts: Sequence[str]) -> list[Images]:
         shares = pool.map(_print_beside, [charts[first::cores] for first in range(cores)])
         for first, share in enumerate(shares):
             images[first::cores] = share
-    return [one for one in images if one is not None]
+    return [image for image in images if image is not None]
 
 
 def _print_beside(charts: Sequence[str]) -> list[Images]:

@@ -47,10 +47,10 @@ class Printed:
 
     @property
     def width_px(self) -> int:
-        """How wide it is, in pixels of 1/96 inch."""
-        found = _WIDTH.search(self.svg)
-        assert found
-        return int(found[1])
+        """Width in pixels of 1/96 inch."""
+        match = _WIDTH.search(self.svg)
+        assert match
+        return int(match[1])
 
     @property
     def url(self) -> str:
@@ -78,7 +78,7 @@ def _tenth(number: re.Match[str]) -> str:
 def print_figures(drawn: Mapping[str, Drawing]) -> dict[str, Printed]:
     """The first view of each on white paper, by name."""
     images = print_charts([_for_print(drawing) for drawing in drawn.values()])
-    return {name: Printed(*one) for name, one in zip(drawn, images, strict=True)}
+    return {name: Printed(*image) for name, image in zip(drawn, images, strict=True)}
 
 
 def print_figure(drawing: Drawing) -> Printed:

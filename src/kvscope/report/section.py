@@ -69,13 +69,13 @@ class Report:
 
     @cached_property
     def prints(self) -> Mapping[str, Printed]:
-        """Those figures as printed."""
+        """The printed figures of the report."""
         return print_figures(self.drawings)
 
     def chart(self, figure: str) -> Markup:
         """HTML of a figure's chart."""
-        of = figures()[figure]
-        return chart(figure, of.title, of.caption, self.drawings[figure], self.prints[figure])
+        drawn = figures()[figure]
+        return chart(figure, drawn.title, drawn.caption, self.drawings[figure], self.prints[figure])
 
     def link(self, path: Path) -> str:
         """The address of a file or directory from the page."""
@@ -116,9 +116,9 @@ class Shown:
 
 
 def sections() -> dict[str, Section]:
-    """All installed sections in their order; BadInput for one that cannot be loaded."""
-    found = {_checked(name): plugins.load(GROUP, name, Section) for name in plugins.names(GROUP)}
-    return dict(sorted(found.items(), key=lambda named: (named[1].order, named[0])))
+    """All installed sections in their order; BadInput if a section cannot be loaded."""
+    loaded = {_checked(name): plugins.load(GROUP, name, Section) for name in plugins.names(GROUP)}
+    return dict(sorted(loaded.items(), key=lambda named: (named[1].order, named[0])))
 
 
 def _checked(name: str) -> str:
@@ -139,11 +139,11 @@ def show(name: str, section: Section, report: Report) -> Shown | None:
         values = section.context(report)
         if values is None:
             return None
-        given = {"study": report.study, **values}
+        values_ = {"study": report.study, **values}
         if section.figure:
-            given["chart"] = report.chart(section.figure)
+            values_["chart"] = report.chart(section.figure)
         template = load_template(section.template, plural=plural, packed=_packed)
-        return Shown(name, section, Markup(template.render(**given)))
+        return Shown(name, section, Markup(template.render(**values_)))
     except KvscopeError:
         raise
     except Exception as error:

@@ -99,12 +99,12 @@ def comparisons_frame(study: StudyData) -> pd.DataFrame:
     rows = [
         (
             *(pair.base.id, pair.other.id, pair.key, shown.name),
-            *_of_ratio(one.ratio, pair.rehearsed),
-            *(one.apart.value, one.apart.low, one.apart.high),
+            *_of_ratio(compared.ratio, pair.rehearsed),
+            *(compared.apart.value, compared.apart.low, compared.apart.high),
         )
         for pair in pairs(study)
         for shown in metrics
-        if (one := pair.compared(shown.name))
+        if (compared := pair.compared(shown.name))
     ]
     return pd.DataFrame(rows, columns=tables.COMPARISONS.names)
 
@@ -137,12 +137,12 @@ def _row(run: ReportedRun, keys: tuple[str, ...], columns: Sequence[Measure]) ->
 
 
 def _placement(run: ReportedRun) -> dict[str, object]:
-    """Where a pack ran an experiment; the number of its neighbours, and the GPUs' UUIDs."""
-    found = run.record.placement
-    gpus = found.gpus.before if found.gpus else []
+    """The node of a pack's run, the number of its neighbours, and the GPUs' UUIDs."""
+    placement = run.record.placement
+    gpus = placement.gpus.before if placement.gpus else []
     return {
-        "node": found.node,
-        "neighbours": len(found.neighbours) if found.states("neighbours") else None,
+        "node": placement.node,
+        "neighbours": len(placement.neighbours) if placement.states("neighbours") else None,
         "gpu_uuids": ";".join(gpu.uuid for gpu in gpus) or None,
     }
 
@@ -236,8 +236,8 @@ def _from_bases(
     study: StudyData, shown: Measure, run: ReportedRun, bases: Sequence[ReportedRun]
 ) -> Iterator[tuple[str, list[float | None]]]:
     for base in bases:
-        if base is not run and (found := study.estimates.ratio(shown.name, run.id, base.id)):
-            ends = (100 * (end - 1) for end in (found.low, found.value, found.high))
+        if base is not run and (ratio := study.estimates.ratio(shown.name, run.id, base.id)):
+            ends = (100 * (end - 1) for end in (ratio.low, ratio.value, ratio.high))
             yield base.id, [round(end, 2) if math.isfinite(end) else None for end in ends]
 
 
@@ -279,8 +279,8 @@ def _metric(run: ReportedRun, shown: Measure, best: float | None) -> Cell:
 
 
 def _numbers(study: StudyData, shown: Measure) -> list[Interval]:
-    found = (run.number(shown.name) for run in study.counted)
-    return [number for number in found if not math.isnan(number.value)]
+    numbers = (run.number(shown.name) for run in study.counted)
+    return [number for number in numbers if not math.isnan(number.value)]
 
 
 def _hardly_varies(study: StudyData, shown: Measure) -> bool:
@@ -293,8 +293,8 @@ def _hardly_varies(study: StudyData, shown: Measure) -> bool:
 def _best(study: StudyData, shown: Measure) -> float | None:
     """The best value of the valid experiments; None if neither more nor less is better."""
     values = [run.number(shown.name).value for run in study.counted if run.valid]
-    known = [shown.better * value for value in values if not math.isnan(value)]
-    return shown.better * max(known) if shown.better and len(known) > 1 else None
+    scores = [shown.better * value for value in values if not math.isnan(value)]
+    return shown.better * max(scores) if shown.better and len(scores) > 1 else None
 
 
 def _range(study: StudyData, shown: Measure) -> str:

@@ -97,15 +97,15 @@ def checklist(runs: Sequence[ReportedRun]) -> list[Check]:
 
     Last come those of packages that are not installed here.
     """
-    found = [(run, verdict) for run in runs for verdict in run.verdicts]
-    if not found:
+    verdicts = [(run, verdict) for run in runs for verdict in run.verdicts]
+    if not verdicts:
         return []
-    known: dict[str, Oracle[Any] | Verdict] = {oracle.name: oracle for oracle in every_oracle()}
-    of: dict[str, list[tuple[ReportedRun, Verdict]]] = defaultdict(list)
-    for run, one in found:
-        known.setdefault(one.name, one)
-        of[one.name].append((run, one))
-    return [_check(of[name], oracle) for name, oracle in known.items()]
+    oracles: dict[str, Oracle[Any] | Verdict] = {oracle.name: oracle for oracle in every_oracle()}
+    by_name: dict[str, list[tuple[ReportedRun, Verdict]]] = defaultdict(list)
+    for run, judged in verdicts:
+        oracles.setdefault(judged.name, judged)
+        by_name[judged.name].append((run, judged))
+    return [_check(by_name[name], oracle) for name, oracle in oracles.items()]
 
 
 def _check(found: Sequence[tuple[ReportedRun, Verdict]], oracle: Oracle[Any] | Verdict) -> Check:

@@ -45,7 +45,7 @@ def percent(share: float) -> str:
 
 
 def signed_percent(ratio: float) -> str:
-    """'+12 %' of the ratio 1.12, '−12 %' of 0.88; '+∞' of an infinite one."""
+    """'+12 %' for the ratio 1.12, '−12 %' for 0.88, '+∞' for infinity."""
     change = percent(abs(ratio - 1)) if math.isfinite(ratio) else "∞"
     return f"{'−' if ratio < 1 else '+'}{change}"
 

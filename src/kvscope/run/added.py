@@ -47,22 +47,24 @@ def _typed(added: AddedTable, rows: Sequence[Row], repeat: int) -> pd.DataFrame:
         keys = (f", {key} {rows[at][key]!r:.60}" for key in added.table.keys if key in rows[at])
         raise KvscopeError(f"{why} (row {at}{''.join(keys)})")
 
-    own = (one for one in added.table.columns if one.role != DERIVED)
-    columns = [column for column in own if column.name != KEYS[0]]
-    for at, row in enumerate(rows):
+    recorded = (column for column in added.table.columns if column.role != DERIVED)
+    columns = [column for column in recorded if column.name != KEYS[0]]
+    for number, row in enumerate(rows):
         for column in columns:
             if column.name not in row and not column.can_lack:
-                refuse(at, f"gave a row without {column.name}")
+                refuse(number, f"gave a row without {column.name}")
         if strange := row.keys() - {column.name for column in columns}:
-            refuse(at, f"gave a row with {min(strange)!r:.60}, which the table does not declare")
+            refuse(
+                number, f"gave a row with {min(strange)!r:.60}, which the table does not declare"
+            )
     values = {KEYS[0]: pa.array([repeat] * len(rows), pa.int32())}
     for column in columns:
-        given = [row.get(column.name) for row in rows]
-        if (made := _array(column, given)) is None:
-            at = next(at for at, value in enumerate(given) if _array(column, [value]) is None)
-            said = one_line(repr(given[at]), 60)
-            refuse(at, f"gave {said} as {column.name}, which must be of type {column.type}")
-        values[column.name] = made
+        cells = [row.get(column.name) for row in rows]
+        if (array := _array(column, cells)) is None:
+            number = next(i for i, value in enumerate(cells) if _array(column, [value]) is None)
+            shown = one_line(repr(cells[number]), 60)
+            refuse(number, f"gave {shown} as {column.name}, which must be of type {column.type}")
+        values[column.name] = array
     frame: pd.DataFrame = pa.table(values).to_pandas()
     if (again := frame.duplicated(added.table.keys)).any():
         refuse(int(again.argmax()), "gave a second row of the same keys")
@@ -70,14 +72,14 @@ def _typed(added: AddedTable, rows: Sequence[Row], repeat: int) -> pd.DataFrame:
 
 
 def _array(column: Column, values: Sequence[Any]) -> pa.Array | None:
-    """The values of a column; None if it cannot have one of them."""
+    """The values of a column; None if the column cannot have one of the values."""
     try:
-        found = pa.array(values, column.type, from_pandas=True)
+        array = pa.array(values, column.type, from_pandas=True)
     except (ValueError, TypeError, OverflowError):
         return None
-    if found.null_count and not column.can_lack:
+    if array.null_count and not column.can_lack:
         return None
     if pa.types.is_integer(column.type):  # of which Arrow would cut fractions off
-        pairs = zip(values, found.to_pylist(), strict=True)
-        return found if all(made in (None, value) for value, made in pairs) else None
-    return found
+        pairs = zip(values, array.to_pylist(), strict=True)
+        return array if all(cell in (None, value) for value, cell in pairs) else None
+    return array

@@ -59,10 +59,10 @@ class PassArrivals:
     """The requests with an `arrival_pass` that have not come yet, and those to be aborted."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
-        came = [(one.arrival_pass, one) for one in requests if one.arrival_pass is not None]
-        left = [(one.abort_pass, one.request_id) for one in requests if one.abort_pass is not None]
+        came = [(r.arrival_pass, r) for r in requests if r.arrival_pass is not None]
+        aborts = [(r.abort_pass, r.request_id) for r in requests if r.abort_pass is not None]
         self._due = deque(sorted(came, key=lambda pair: pair[0]))
-        self._aborts = deque(sorted(left, key=lambda pair: pair[0]))
+        self._aborts = deque(sorted(aborts, key=lambda pair: pair[0]))
         self._skipped = 0  # passes of the workload that there were not, as no request was there
 
     def __bool__(self) -> bool:

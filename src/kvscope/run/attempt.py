@@ -26,8 +26,8 @@ def read_session(directory: Path) -> dict[str, Any]:
 
 def repeats_of(session: dict[str, Any]) -> list[dict[str, Any]]:
     """The entries of the finished repeats in the contents of session.json, in order."""
-    found: list[dict[str, Any]] = (session.get("clock") or {}).get("repeats", [])
-    return found
+    entries: list[dict[str, Any]] = (session.get("clock") or {}).get("repeats", [])
+    return entries
 
 
 def keep_whole_repeats(directory: Path, session: dict[str, Any]) -> None:
@@ -57,7 +57,7 @@ def require_added_tables(directory: Path) -> None:
 
 def _repeated() -> list[tables.Table]:
     """The tables with rows of each repeat."""
-    added = [one.table for one in added_tables().values()]
+    added = [extra.table for extra in added_tables().values()]
     return [table for table in tables.HOST_TABLES if "repeat" in table.names] + added
 
 
@@ -66,5 +66,5 @@ def read_repeats(directory: Path, table: tables.Table, count: int) -> list[pd.Da
     path = directory / table.file
     absent = table in tables.OF_SOME_RUNS and not path.exists()
     frame = table.empty() if absent else tables.read(table, path)
-    found = dict(iter(frame.groupby("repeat")))
-    return [found.get(number, frame.iloc[:0]) for number in range(count)]
+    by_repeat = dict(iter(frame.groupby("repeat")))
+    return [by_repeat.get(number, frame.iloc[:0]) for number in range(count)]

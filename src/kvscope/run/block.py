@@ -22,7 +22,7 @@ class Block:
 
 @dataclass(frozen=True)
 class State:
-    """How far the rounds of a block are.
+    """Progress of the rounds of a block.
 
     Attributes
     ----------
@@ -43,11 +43,11 @@ class State:
     @property
     def expected(self) -> int:
         """Rounds that there will be, if the noise stays as it is."""
-        needed = self.needed
+        rounds_ = self.needed
         if self.rule.budget_s is not None and self.complete:
             affordable = math.ceil(self.rule.budget_s * self.complete / max(self.elapsed_s, 1e-9))
-            needed = min(needed, affordable)
-        return max(self.rule.min, self.complete, needed)
+            rounds_ = min(rounds_, affordable)
+        return max(self.rule.min, self.complete, rounds_)
 
     @property
     def needed(self) -> int:
@@ -58,7 +58,7 @@ class State:
 
     @property
     def left_s(self) -> float:
-        """Seconds until the rounds end; NaN before the first one has."""
+        """Seconds until the rounds end; NaN before the end of the first round."""
         if not self.complete:
             return math.nan
         return self.elapsed_s / self.complete * (self.expected - self.complete)
@@ -72,9 +72,9 @@ class State:
         if not self.complete:
             return f"{self.engines} engines are warm, round 1 of {self.expected}"
         width = self.half_width_share
-        known = f", ± {100 * width:.2g} %" if math.isfinite(width) else ""
-        left = "" if self.ended else f", {duration(self.left_s)} left"
-        return f"round {self.complete} of {self.expected}{known}{left}"
+        width_words = f", ± {100 * width:.2g} %" if math.isfinite(width) else ""
+        time_words = "" if self.ended else f", {duration(self.left_s)} left"
+        return f"round {self.complete} of {self.expected}{width_words}{time_words}"
 
 
 def duration(seconds: float) -> str:
@@ -122,10 +122,10 @@ def serve_rounds(group: Group, block: Block, show: Show) -> None:
 
 def widest(measured: rounds.Rounds, pairs: Sequence[tuple[str, str]]) -> float:
     """Half the width of the widest comparison, else value, as a share; NaN if unknown."""
-    there = set(measured.experiment)
-    known = [pair for pair in pairs if there.issuperset(pair)]
-    if known:
-        widths = [measured.ratio(other, base).half_width_share for base, other in known]
+    names = set(measured.experiment)
+    measured_pairs = [pair for pair in pairs if names.issuperset(pair)]
+    if measured_pairs:
+        widths = [measured.ratio(other, base).half_width_share for base, other in measured_pairs]
     else:
-        widths = [measured.value(name).half_width_share for name in there]
+        widths = [measured.value(name).half_width_share for name in names]
     return math.nan if not widths or any(map(math.isnan, widths)) else max(widths)

@@ -93,32 +93,32 @@ class Campaign:
     @property
     def members(self) -> dict[str, Member]:
         """The experiments that have not failed."""
-        return {i: one.member for i, one in self.wanted.items() if i not in self.failed}
+        return {i: item.member for i, item in self.wanted.items() if i not in self.failed}
 
     def blocks(self, design: together.Design) -> list[Block]:
         """The members of each group of the design by their stopping rules."""
-        found: list[tuple[StoppingRule, list[Experiment]]] = []
+        by_rules: list[tuple[StoppingRule, list[Experiment]]] = []
         for ids in design.groups:
             by_rule: dict[StoppingRule, list[Experiment]] = defaultdict(list)
             for i in ids:
                 experiment = self.wanted[i].experiment
                 by_rule[experiment.stopping].append(experiment)
-            found += by_rule.items()
+            by_rules += by_rule.items()
         return [
             Block(
                 tuple(e.id for e in experiments),
                 rule,
                 tuple(together.comparisons(experiments, self.key)),
-                range(place, (MAX_REPEATS + 1) * len(found), len(found)),
+                range(place, (MAX_REPEATS + 1) * len(by_rules), len(by_rules)),
             )
-            for place, (rule, experiments) in enumerate(found)
+            for place, (rule, experiments) in enumerate(by_rules)
         ]
 
 
 def measure(
     wanted: Sequence[Wanted], show: Show, key: str | None = None
 ) -> dict[str, KvscopeError | None]:
-    """Measure experiments together; by id the error for which one has no complete run, or None.
+    """Measure experiments together; by id the error if there is no complete run, or None.
 
     A finished run of the same experiment is kept unless `force` is set or a new measurement is
     requested (`attempts.request_again`). The new measurement is made in attempt/ and replaces the
@@ -127,21 +127,19 @@ def measure(
     the rounds are those in its section.
     """
     failures: dict[str, KvscopeError | None] = {}
+    unusable: dict[Path, KvscopeError] = {}
     with ExitStack() as stack:
         stack.enter_context(exit_on_signals())
         # In one order, so that two campaigns do not wait for each other.
-        unusable: dict[Path, KvscopeError] = {}
-        for directory in sorted({one.directory for one in wanted}):
+        for directory in sorted({item.directory for item in wanted}):
             try:
                 make_directory(directory)
                 stack.enter_context(hold_lock(directory, SUPERVISOR_LOCK))
             except KvscopeError as error:
                 unusable[directory] = error
-        failures |= {one.experiment.id: unusable.get(one.directory) for one in wanted}
-        usable = [one for one in wanted if one.directory not in unusable]
-        pending = [
-            one for one in usable if lifecycle.is_wanted(one.experiment, one.directory, one.force)
-        ]
+        failures |= {item.experiment.id: unusable.get(item.directory) for item in wanted}
+        usable = [item for item in wanted if item.directory not in unusable]
+        pending = [w for w in usable if lifecycle.is_wanted(w.experiment, w.directory, w.force)]
         for lot in _of_one_zygote(pending):
             campaign = Campaign(lot, _campaign_id(lot.values()), show, key)
             run(campaign)
@@ -152,23 +150,23 @@ def measure(
 def _of_one_zygote(wanted: Sequence[Wanted]) -> list[dict[str, Wanted]]:
     """The experiments whose engines are forks of one process, each lot by id."""
     lots: dict[str, dict[str, Wanted]] = defaultdict(dict)
-    for one in wanted:
-        environment = measured_environment(one.experiment)
+    for item in wanted:
+        environment = measured_environment(item.experiment)
         shared = {k: v for k, v in environment.items() if k not in OF_FORK}
-        platform = platform_of(one.experiment)
+        platform = platform_of(item.experiment)
         of_device = [platform.worker_modules, platform.profiler_options]
-        lots[json.dumps([shared, *of_device], sort_keys=True)][one.experiment.id] = one
+        lots[json.dumps([shared, *of_device], sort_keys=True)][item.experiment.id] = item
     return list(lots.values())
 
 
 def run(campaign: Campaign) -> None:
     """Measure, profile and settle what the campaign wants."""
-    for i, one in campaign.wanted.items():
+    for i, item in campaign.wanted.items():
         try:
-            _begin(campaign, one)
+            _begin(campaign, item)
         except BadInput as error:
-            if not _is_ours(campaign, one):
-                lifecycle.refuse(one.experiment, one.directory, str(error))
+            if not _is_ours(campaign, item):
+                lifecycle.refuse(item.experiment, item.directory, str(error))
             campaign.failed[i] = error
     members = campaign.members
     if not members:
@@ -185,9 +183,9 @@ def run(campaign: Campaign) -> None:
         campaign.show("importing vLLM")
         with Zygote(environment, modules, temporary / "zygote.log") as zygote:
             _serve(campaign, design, zygote)
-        left = {i: m for i, m in campaign.members.items() if profilings[i].nsys}
-        if nsys := next((profilings[i].nsys for i in left), None):
-            failed = profile(left, nsys, environment, temporary, campaign.show)
+        traced = {i: m for i, m in campaign.members.items() if profilings[i].nsys}
+        if nsys := next((profilings[i].nsys for i in traced), None):
+            failed = profile(traced, nsys, environment, temporary, campaign.show)
             profilings |= {i: replace(profilings[i], reason=why) for i, why in failed.items()}
     for i, member in members.items():
         facts = _facts(campaign, member, profilings[i])
@@ -199,20 +197,20 @@ def _serve(campaign: Campaign, design: together.Design, zygote: Zygote) -> None:
     blocks = campaign.blocks(design)
     parked = design.name != together.SITTINGS
     for place, block in enumerate(blocks):
-        later = {i for one in blocks[place + 1 :] for i in one.ids}
+        later = {i for other in blocks[place + 1 :] for i in other.ids}
         members = {i: m for i, m in campaign.members.items() if i in block.ids}
         if all(_begun(m)["ended"] for i, m in members.items() if i not in later):
             continue
-        told = Told(campaign.show)
-        with Group(members, zygote, campaign.id, parked, told) as group:
-            serve_rounds(group, block, told.stage)
+        relay = Told(campaign.show)
+        with Group(members, zygote, campaign.id, parked, relay) as group:
+            serve_rounds(group, block, relay.stage)
             group.finish()
         campaign.failed |= group.failed
         width = widest(group.measured(block.numbers), block.pairs)
         for i in set(block.ids) - later:
             _note(campaign, i, _ended(campaign, design, i, width))
-    for i, one in campaign.wanted.items():
-        if ended := _begun(one.member).get("ended"):
+    for i, item in campaign.wanted.items():
+        if ended := _begun(item.member).get("ended"):
             campaign.failed |= {i: KvscopeError(ended["reason"])} if ended["reason"] else {}
 
 
@@ -282,26 +280,26 @@ def _is_ours(campaign: Campaign, one: Wanted) -> bool:
 
 
 def _campaign_id(wanted: Iterable[Wanted]) -> str:
-    """The id of the campaign that began these attempts since the machine booted, or a new one."""
-    begun = [found for one in wanted if (found := _begun(one.member))]
-    ids = {found["id"] for found in begun if found["boot"] == _boot()}
+    """The id of the campaign that began these attempts since the machine booted, or a new id."""
+    begun = [entry for item in wanted if (entry := _begun(item.member))]
+    ids = {entry["id"] for entry in begun if entry["boot"] == _boot()}
     return str(ids.pop()) if len(ids) == 1 else uuid.uuid4().hex[:ID_DIGITS]
 
 
 def _begun(member: Member) -> dict[str, Any]:
     """Campaign of an attempt, from its files; empty if there is none, or it is over.
 
-    An attempt of another experiment, which the directory was given before, is none of this one.
+    An attempt of another experiment, to which the directory belonged before, does not count.
     """
     attempt = member.directory
     path, over = attempt / CAMPAIGN, (attempt / runfile.RUN_FILE).exists()
     try:
-        found = read_json(path) if path.exists() and not over else {}
+        campaign = read_json(path) if path.exists() and not over else {}
     except BadInput:
         return {}
-    if not isinstance(found, dict) or not {"id", "boot", "ended"} <= found.keys():
+    if not isinstance(campaign, dict) or not {"id", "boot", "ended"} <= campaign.keys():
         return {}
-    return found if found.get("experiment_id") == member.experiment.id else {}
+    return campaign if campaign.get("experiment_id") == member.experiment.id else {}
 
 
 def _note(campaign: Campaign, id_: str, ended: dict[str, Any] | None) -> None:

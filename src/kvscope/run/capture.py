@@ -128,10 +128,10 @@ def export(
     if not report.exists():
         return "nsys left no report"
     command = [str(nsys.path), "export", "--type=sqlite", "--force-overwrite=true"]
-    made = directory / f".{NSYS_EXPORT}.export{TEMPORARY}"  # whole when it is renamed
+    unfinished = directory / f".{NSYS_EXPORT}.export{TEMPORARY}"  # whole when it is renamed
     try:
         done = processes.run(
-            [*command, f"--output={made}", str(report)],
+            [*command, f"--output={unfinished}", str(report)],
             capture_output=True,
             text=True,
             errors="replace",
@@ -140,11 +140,11 @@ def export(
         )
     except subprocess.TimeoutExpired:
         return f"nsys export did not finish within {EXPORT_LIMIT_S:.0f} s"
-    if not made.exists():
+    if not unfinished.exists():
         return f"nsys export left no SQLite file ({last_line(done.stderr or done.stdout)})"
     if secret:
-        remove_environments(made)
-    made.replace(sqlite)
+        remove_environments(unfinished)
+    unfinished.replace(sqlite)
     if secret:
         report.unlink()
         report.with_suffix(STREAM).unlink(missing_ok=True)

@@ -129,9 +129,9 @@ class Zygote:
         return ours
 
     def _last_words(self) -> str:
-        """The last line of its log, after a colon; empty if there is none."""
-        said = last_line(self._log.read_text(encoding="utf-8", errors="replace"))
-        return f": {said}" if said else ""
+        """The last line of its log, after a colon; empty without any."""
+        line = last_line(self._log.read_text(encoding="utf-8", errors="replace"))
+        return f": {line}" if line else ""
 
     def end(self, limit_s: float = END_LIMIT_S) -> None:
         """End the process, and kill it after so long; its forks go on, unless it has a prefix."""

@@ -15,7 +15,7 @@ __all__ = ["EventRecorder", "RepeatTables", "recorder_of"]
 
 
 class EventRecorder:
-    """Records the KV events of a run, repeat by repeat; this one, of a run without any, nothing."""
+    """Recorder of a run's KV events, repeat by repeat; this class records nothing."""
 
     def resume(self, earlier: dict[str, Any] | None, start_ns: int) -> None:
         """Go on counting where an earlier process of the run ended; `earlier` are its `facts`."""
@@ -39,5 +39,6 @@ def recorder_of(
     """The recorder of an engine with this tracer."""
     if tracer is None:
         return EventRecorder()
-    made: EventRecorder = resolve_name(installed_tracing().recorder)(experiment, tracer, directory)
-    return made
+    kind = resolve_name(installed_tracing().recorder)
+    recorder: EventRecorder = kind(experiment, tracer, directory)
+    return recorder

@@ -19,7 +19,7 @@ from kvscope.workload import requests
 
 
 def is_wanted(experiment: Experiment, directory: Path, force: bool) -> bool:
-    """Whether the run in `directory` is to be measured; false of a finished one that is kept.
+    """Whether the run in `directory` is to be measured; a finished run may be kept.
 
     The caller holds the supervisor's lock, here and below.
     """

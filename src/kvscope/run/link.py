@@ -23,7 +23,7 @@ class Silent(Lost):
 
 
 class Link:
-    """One end of a pair of sockets; a message is sent or received whole."""
+    """An end of a pair of sockets; a message is sent or received whole."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -31,8 +31,8 @@ class Link:
     @classmethod
     def pair(cls) -> "tuple[Link, Link]":
         """Two ends that hear each other; the second may be passed to another process."""
-        one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        return cls(one), cls(other)
+        end, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return cls(end), cls(other)
 
     @classmethod
     def of(cls, descriptor: int) -> "Link":
@@ -75,12 +75,12 @@ class Link:
         except ConnectionResetError:
             raise Lost from None
         if not text:
-            for one in descriptors:
-                os.close(one)
+            for descriptor in descriptors:
+                os.close(descriptor)
             raise Lost
         message: dict[str, Any] = json.loads(text)
         return message, descriptors
 
     def close(self) -> None:
-        """Close this end; the other one is lost then."""
+        """Close this end; the other end is lost then."""
         self._end.close()

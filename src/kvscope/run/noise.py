@@ -80,13 +80,13 @@ def measure_noise(
                 group.serve_round(number)
                 number += 1
                 took = time.monotonic() - began
-                found = _noise(group.measured(), number, took)
-                left = max(0.0, seconds - took)
-                tell(f"round {number}, {_percent(found.resolution)}, {left:.0f} s left")
+                noise = _noise(group.measured(), number, took)
+                remaining_s = max(0.0, seconds - took)
+                tell(f"round {number}, {_percent(noise.resolution)}, {remaining_s:.0f} s left")
             group.finish()
         if group.failed:
             raise KvscopeError("; ".join(map(str, group.failed.values())))
-    return found
+    return noise
 
 
 def _member(experiment: Experiment, directory: Path) -> Member:
@@ -108,10 +108,10 @@ def _noise(measured: rounds.Rounds, number: int, took: float) -> Noise:
 def describe(found: Noise) -> list[str]:
     """The result as lines for the terminal."""
     ratio, load = found.ratio, found.load
-    at = "" if load is None else f", load {load:.1f}"
+    busy = "" if load is None else f", load {load:.1f}"
     has = "has" if ratio.low <= 1 <= ratio.high else "has not, which happens in 1 of 20 cases,"
     lines = [
-        f"Two engines of one experiment, {found.rounds} rounds in {found.seconds:.0f} s{at}:",
+        f"Two engines of one experiment, {found.rounds} rounds in {found.seconds:.0f} s{busy}:",
         f"  ratio of their times   {ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f}), which "
         f"{has} 1 in it",
         f"  one engine alone       {_percent(found.variation)} from repeat to repeat",
@@ -122,10 +122,10 @@ def describe(found: Noise) -> list[str]:
     narrower = [share for share in WANTED if share < found.resolution]
     each_s = found.seconds / found.rounds
     for share in narrower[:2]:
-        needed = found.rounds_for(share)
-        takes = rough_duration(needed * each_s)
+        rounds_ = found.rounds_for(share)
+        takes = rough_duration(rounds_ * each_s)
         lines.append(
-            f"  {_percent(share)} would take about {needed} rounds, {takes} for two engines"
+            f"  {_percent(share)} would take about {rounds_} rounds, {takes} for two engines"
         )
     return lines
 

@@ -1,4 +1,4 @@
-"""Where a run was made, and what shared its node: recorded with each result that a pack made.
+"""Place of a run and the runs that shared its node, recorded with each result of a pack.
 
 Members of a pack share processor, memory and disks of a node, so that a measurement may depend on
 its neighbours. A pack's wrapper says in the environment which member this is; the files of the
@@ -24,10 +24,10 @@ def placement(began_s: float, clocks_before: list[dict[str, str]]) -> dict[str, 
 
     Empty where no pack made the run and there is no NVIDIA GPU.
     """
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     if pack := os.environ.get("PACK_DIRECTORY"):
         member = os.environ.get("PACK_MEMBER", "")
-        found = {
+        facts = {
             "pack": Path(pack).name,
             "member": member,
             "node": os.environ.get("PACK_NODE", ""),
@@ -35,23 +35,23 @@ def placement(began_s: float, clocks_before: list[dict[str, str]]) -> dict[str, 
             "neighbours": neighbours(Path(pack), member, began_s, time.time()),
         }
     if clocks_before:
-        found["gpus"] = {"before": clocks_before, "after": gpu_clocks()}
-    return found
+        facts["gpus"] = {"before": clocks_before, "after": gpu_clocks()}
+    return facts
 
 
 def neighbours(pack: Path, member: str, start_s: float, end_s: float) -> list[dict[str, Any]]:
-    """The other members that ran on the node of this one in that time, and for how many seconds."""
-    own = _read(pack / f"{member}.run")
-    found = []
+    """The other members that ran on this member's node in that time, with their seconds."""
+    member_run = _read(pack / f"{member}.run")
+    rows = []
     for path in sorted(pack.glob("*.run")):
         other, result = _read(path), _read(path.with_suffix(".rc"))
-        if path.stem == member or other.get("host") != own.get("host"):
+        if path.stem == member or other.get("host") != member_run.get("host"):
             continue
         ran_until_s = result.get("end_s", end_s) if _same(other, result) else end_s
         overlap_s = min(end_s, ran_until_s) - max(start_s, other.get("start_s", end_s))
         if overlap_s > 0:
-            found.append({"member": path.stem, "gpu": other["gpu"], "overlap_s": overlap_s})
-    return found
+            rows.append({"member": path.stem, "gpu": other["gpu"], "overlap_s": overlap_s})
+    return rows
 
 
 def _same(start: dict[str, Any], result: dict[str, Any]) -> bool:
@@ -61,10 +61,10 @@ def _same(start: dict[str, Any], result: dict[str, Any]) -> bool:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
+        facts = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}  # a neighbour's file that is not there, or only half: nothing is known of it
-    return found if isinstance(found, dict) else {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def gpu_clocks() -> list[dict[str, str]]:

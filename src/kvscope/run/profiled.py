@@ -33,19 +33,19 @@ def profile(
     temporary: Path,
     show: Show,
 ) -> dict[str, str]:
-    """Serve one repeat of each member under the profiler; by id why one has no trace.
+    """Serve one repeat of each member under the profiler; by id the reason for a missing trace.
 
     Members that have one are left as they are. nsys keeps its files in $TMPDIR, and the log of the
     process that imports vLLM is in `temporary`.
     """
-    due = {
+    pending = {
         i: member
         for i, member in members.items()
         if not _has_profiled(member.directory, NSYS_EXPORT)
     }
-    if not due:
+    if not pending:
         return {}
-    first = next(iter(due.values())).experiment
+    first = next(iter(pending.values())).experiment
     platform = platform_of(first)
     session = CaptureSession(nsys, platform.profiler_options, environment)
     one_at_a_time, done = Lock(), 0
@@ -71,12 +71,12 @@ def profile(
     with Zygote(environment, platform.worker_modules, log, session.prefix) as zygote:
         show("importing vLLM under the profiler")
         if reason := _start(zygote) and _start(zygote):  # beside other load nsys may fail once
-            return dict.fromkeys(due, reason)
+            return dict.fromkeys(pending, reason)
         # In case of an error the last two end what the first one's threads wait for.
         with ThreadPoolExecutor(at_a_time(first)) as pool, no_child_left(), zygote:
-            for i, reason in zip(due, pool.map(serve, due.items()), strict=True):
+            for i, reason in zip(pending, pool.map(serve, pending.items()), strict=True):
                 done += 1
-                show(f"{done} of {len(due)} profiled")
+                show(f"{done} of {len(pending)} profiled")
                 if reason is not None:
                     failed[i] = reason
     return failed

@@ -45,7 +45,7 @@ class Nsys:
 
 
 def find_nsys() -> Nsys | None:
-    """The nsys to use: $KVSCOPE_NSYS, else the checkout's own, else the one on PATH.
+    """The nsys to use: $KVSCOPE_NSYS, else the nsys of the checkout, else that on PATH.
 
     Raises BadInput if $KVSCOPE_NSYS names something that is not a working nsys.
     """
@@ -136,9 +136,9 @@ def _probe(nsys: Nsys) -> str | None:
             if not product.exists():
                 last = last_line(words) or "no word"
                 return f"nsys {step[0]} left no {product.suffix[1:]} file: {last}"
-        found = _count_ranges(sqlite)
-    if found != PROBE_RANGES:
-        return f"nsys recorded {found} of {PROBE_RANGES} NVTX ranges"
+        ranges = _count_ranges(sqlite)
+    if ranges != PROBE_RANGES:
+        return f"nsys recorded {ranges} of {PROBE_RANGES} NVTX ranges"
     return None
 
 

@@ -32,13 +32,13 @@ COMMIT = r"[\w./+-]*\d[\w./+-]*"
 @cache
 def versions() -> dict[str, str | None]:
     """Version of kvscope, Python, vLLM and the packages a result may depend on."""
-    found: dict[str, str | None] = {
+    versions_: dict[str, str | None] = {
         "kvscope": kvscope.__version__,
         "kvscope_commit": source_commit(),
         "python": platform.python_version(),
     }
-    found["vllm"] = " ".join(installed_vllm() or ()) or None
-    return found | {name: _version(name) for name in PACKAGES}
+    versions_["vllm"] = " ".join(installed_vllm() or ()) or None
+    return versions_ | {name: _version(name) for name in PACKAGES}
 
 
 def option_origins(experiment: Experiment) -> dict[str, str]:
@@ -52,7 +52,7 @@ def option_origins(experiment: Experiment) -> dict[str, str]:
 
 def table_origins(files: Container[str]) -> dict[str, str | None]:
     """Package, version and object of each table of another package among a run's files, by file."""
-    added = {name: one.table.file for name, one in added_tables().items()}
+    added = {name: added_.table.file for name, added_ in added_tables().items()}
     return {file: plugins.origin(GROUP, name) for name, file in added.items() if file in files}
 
 

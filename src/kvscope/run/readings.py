@@ -20,7 +20,7 @@ TASKS = Path("/proc/self/task")
 
 @dataclass(frozen=True)
 class Reading:
-    """One instant on the engine's clock and on others, in ns, all read within `apart_ns`."""
+    """An instant on the engine's clock and on others, in ns, all read within `apart_ns`."""
 
     engine_ns: int
     raw_ns: int | None
@@ -41,15 +41,15 @@ class ThreadTime:
 def read_clocks(clock: Clock, tries: int = TRIES) -> Reading:
     """Read all clocks at nearly the same instant: the closest of so many tries."""
     threads = read_threads({i: system_text(TASKS / i / "schedstat") for i in system_names(TASKS)})
-    found = [_read(clock) for _ in range(tries)]
-    return replace(min(found, key=lambda reading: reading.apart_ns), threads=threads)
+    readings = [_read(clock) for _ in range(tries)]
+    return replace(min(readings, key=lambda reading: reading.apart_ns), threads=threads)
 
 
 def read_threads(schedstats: Mapping[str, str]) -> dict[str, ThreadTime] | None:
     """Running and waiting times of each thread, from schedstat; None if all are hidden."""
     words = {i: text.split() for i, text in schedstats.items()}
-    found = {i: ThreadTime(int(w[0]), int(w[1])) for i, w in words.items() if len(w) > 1}
-    return found or None
+    times = {i: ThreadTime(int(w[0]), int(w[1])) for i, w in words.items() if len(w) > 1}
+    return times or None
 
 
 def threads_between(

@@ -258,8 +258,8 @@ class Replay:
 
     def _find(self, step: int, request_id: str, resumed: bool) -> int:
         """Add the rows of the blocks that a request found; returns how many were its own."""
-        found = self.found.pop(request_id, ())
-        for hit in found:
+        hits = self.found.pop(request_id, ())
+        for hit in hits:
             block = hit.found
             content = BlockContent(block.owner, block.position, block.step)
             self.holders.find(request_id, content)
@@ -273,7 +273,7 @@ class Replay:
                     "in_use": hit.in_use,
                 }
             )
-        return sum(hit.found.owner == request_id for hit in found)
+        return sum(hit.found.owner == request_id for hit in hits)
 
     def _keep(self, state: RequestState, tokens: int) -> None:
         """A request has so many tokens in the cache from now on."""
@@ -284,8 +284,8 @@ class Replay:
         self, step: int, record: PassRecord, row: ScheduledRequest, scheduled_tokens: int
     ) -> dict[str, Any]:
         state = self.requests.setdefault(row.request_id, RequestState())
-        tentative, kept = _tentative(row)
-        end_tokens = row.cached + row.computed - tentative + kept
+        tentative, accepted = _tentative(row)
+        end_tokens = row.cached + row.computed - tentative + accepted
         if state.first_scheduled_s is None:
             state.first_scheduled_s = self.context.seconds(record.schedule_start_ns)
         if not state.resident_tokens:
@@ -378,12 +378,12 @@ def replay(
     """The tables of one repeat from its recording; `began`: requests that were there before."""
     state = Replay(context)
     state.requests |= began or {}
-    state.resident_tokens = sum(one.resident_tokens for one in state.requests.values())
+    state.resident_tokens = sum(request.resident_tokens for request in state.requests.values())
     preemptions = deque(recording.preemptions)
     # Jobs are reported when they have ended, and store what the last pass computed.
     last = len(recording.passes) - 1
-    done = (replace(one, step=min(one.step, last)) for one in recording.transfers)
-    transfers = deque(sorted(done, key=lambda one: one.step))
+    done = (replace(copy, step=min(copy.step, last)) for copy in recording.transfers)
+    transfers = deque(sorted(done, key=lambda copy: copy.step))
     hits, evictions = deque(recording.hits), deque(recording.evictions)
     for step, record in enumerate(recording.passes):
         while preemptions and preemptions[0].step <= step:
@@ -417,9 +417,9 @@ def _tentative(row: ScheduledRequest) -> tuple[int, int]:
     if not row.counts:
         return 0, 0
     columns = tables.BATCH.tentative
-    kept = sum(row.counts.get(column, 0) for _, column in columns)
-    given = max(0, len(row.sampled) - 1)
-    return sum(row.counts.get(column, 0) for column, _ in columns), min(kept, given)
+    accepted = sum(row.counts.get(column, 0) for _, column in columns)
+    sampled = max(0, len(row.sampled) - 1)
+    return sum(row.counts.get(column, 0) for column, _ in columns), min(accepted, sampled)
 
 
 def _cached_block(block: CachedBlock) -> dict[str, Any]:
@@ -457,5 +457,6 @@ def _frame(table: tables.Table, rows: Sequence[Any]) -> pd.DataFrame:
 def kv_groups_table(groups: Sequence[KvGroup]) -> pd.DataFrame:
     """The `kv_groups` table of an engine with these groups."""
     return _frame(
-        tables.KV_GROUPS, [{"kv_group": at} | asdict(one) for at, one in enumerate(groups)]
+        tables.KV_GROUPS,
+        [{"kv_group": number} | asdict(group) for number, group in enumerate(groups)],
     )

@@ -10,7 +10,7 @@ from kvscope.plan.layers import SHIPPED
 
 
 def require_vllm(computes: bool = True) -> None:
-    """Raise BadInput if there is no vLLM, or one that will not do, saying how to install another.
+    """Raise BadInput, with advice, if vLLM is absent or its release is not supported.
 
     Devices without a worker, which compute nothing, run with more releases.
     """
@@ -22,5 +22,5 @@ def require_vllm(computes: bool = True) -> None:
             f"`pip install -r {pins}/cuda.txt`, as its first lines explain"
         )
     unless = unless_engine if computes else unless_scheduling
-    if (found := installed_vllm()) and (why := unless(found[1])):
+    if (installed := installed_vllm()) and (why := unless(installed[1])):
         raise BadInput(why)

@@ -130,7 +130,7 @@ class Group:
         return {entry[ROUND]["number"] for entry in self._entries(name, numbers)}
 
     def finish(self) -> None:
-        """Let all engines end, with complete records; a lost one has them, too."""
+        """Let all engines end, with complete records, also those of lost engines."""
         for name in self.active:
             if self._parked:
                 with suppress(Lost):
@@ -150,8 +150,8 @@ class Group:
 
     def _entries(self, name: str, numbers: Container[int] | None = None) -> list[dict[str, Any]]:
         """The entries of the member's finished repeats that this campaign measured in rounds."""
-        found = repeats_of(read_session(self.members[name].directory))
-        ours = [entry for entry in found if (entry.get(ROUND) or {}).get("campaign") == self.id]
+        entries = repeats_of(read_session(self.members[name].directory))
+        ours = [entry for entry in entries if (entry.get(ROUND) or {}).get("campaign") == self.id]
         return [e for e in ours if numbers is None or e[ROUND]["number"] in numbers]
 
     def _fork_all(self) -> None:

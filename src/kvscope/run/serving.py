@@ -41,8 +41,8 @@ class ServingResult:
 
     def arrival_s(self, request: Request) -> float:
         """When a request arrived: at its own time, or when what it follows had finished."""
-        own = request.arrival_s
-        return self.arrived_s[request.request_id] if own is None else own
+        arrival_s = request.arrival_s
+        return self.arrived_s[request.request_id] if arrival_s is None else arrival_s
 
     def seconds(self, time_ns: int) -> float:
         """An instant of the clock as seconds since the start."""
@@ -106,12 +106,12 @@ def serve(
 
 def submit(engine: "Engine", request: Request) -> None:
     """Give the engine a request, with the tokens that must come out if the workload has them."""
-    due = request.output_token_ids
+    token_ids = request.output_token_ids
     engine.submit(
         request.request_id,
         request.prompt_token_ids.tolist(),
         request.output_tokens,
-        None if due is None else due.tolist(),
+        None if token_ids is None else token_ids.tolist(),
     )
 
 
@@ -128,9 +128,9 @@ def abort(
     engine: "Engine", names: Iterable[str], unfinished: dict[str, float], served: ServingResult
 ) -> None:
     """Abort those of the requests that are unfinished."""
-    if gone := [name for name in names if name in unfinished]:
-        engine.abort(gone)
-    for name in gone:
+    if aborted := [name for name in names if name in unfinished]:
+        engine.abort(aborted)
+    for name in aborted:
         del unfinished[name]
         served.aborted_s[name] = served.now_s()
 

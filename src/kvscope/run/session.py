@@ -87,32 +87,32 @@ class Session:
 
     def _resume(self) -> None:
         """Take over the repeats that an earlier process of this attempt has finished."""
-        found = read_session(self.directory)
-        if not (repeats := repeats_of(found)):
+        session = read_session(self.directory)
+        if not (repeats := repeats_of(session)):
             return
-        keep_whole_repeats(self.directory, found)
-        self.earlier = found
-        clock, count = found["clock"], len(repeats)
+        keep_whole_repeats(self.directory, session)
+        self.earlier = session
+        clock, count = session["clock"], len(repeats)
         self.start_ns = clock["run_start_monotonic_ns"]
         self.start_utc_ns = clock["run_start_utc_ns"]
         self.outcomes = read_repeats(self.directory, tables.REQUESTS, count)
         read = (read_repeats(self.directory, table, count) for table in RECORDED)
-        self.repeats = [RepeatTables(*each) for each in zip(*read, strict=True)]
-        for name, one in added_tables().items():
-            if (self.directory / one.table.file).exists():
-                rows = read_repeats(self.directory, one.table, count)
+        self.repeats = [RepeatTables(*frames) for frames in zip(*read, strict=True)]
+        for name, added in added_tables().items():
+            if (self.directory / added.table.file).exists():
+                rows = read_repeats(self.directory, added.table, count)
                 for repeat, frame in zip(self.repeats, rows, strict=True):
                     repeat.added[name] = frame
         for entry in repeats:
             self.origins_ns.append(self.start_ns + entry.pop("start_ns"))
             self.durations_s.append(entry.pop("duration_s"))
             self.elapsed.append({key: entry[key] for key in entry if key != "repeat"})
-        loads = found.get("load", found.get("disturbance", []))  # of an earlier version
+        loads = session.get("load", session.get("disturbance", []))  # of an earlier version
         self.loads = [{key: entry[key] for key in entry if key != "repeat"} for entry in loads]
-        self.leaks = found["engine"]["leaked_blocks"]
-        self.emptied = found["engine"].get("prefix_cache", [])
+        self.leaks = session["engine"]["leaked_blocks"]
+        self.emptied = session["engine"].get("prefix_cache", [])
         parts = ("start_engine", "warm_up")
-        self.timings_s = {part: found["timings_s"][part] for part in parts}
+        self.timings_s = {part: session["timings_s"][part] for part in parts}
         self.repeats_written = count
 
     @property
@@ -124,7 +124,7 @@ class Session:
 
     @property
     def throughputs(self) -> list[float]:
-        """Tokens a second of each finished repeat, but for one that was served for its profile."""
+        """Tokens a second of each finished repeat that was not served for its profile."""
         return [
             throughput_tokens_per_s(frame)
             for frame, entry in zip(self.outcomes, self.elapsed, strict=True)
@@ -174,7 +174,7 @@ def prepare(session: Session, marks: Marks, progress: Progress) -> Iterator[Engi
                 # What a recorder of another package cannot do is said before anything is measured.
                 added_rows(recording, 0, session.context(engine, served.origin_ns).seconds)
                 session.warm_up.append(repeat)
-        session.engine |= {name: found.facts for name, found in checks.items()}
+        session.engine |= {name: check.facts for name, check in checks.items()}
         session.timings_s.setdefault("warm_up", time.perf_counter() - began)
         began = time.perf_counter() - session.measured_s
         try:
@@ -258,8 +258,8 @@ def serve_once(
 
 def find_leaks(engine: Engine, repeat: int) -> list[dict[str, int]]:
     """The entry of run.json for blocks still in use after all requests ended; empty if none."""
-    left = {"kv_blocks": engine.kv_blocks_used, "host_blocks": engine.host_blocks_used}
-    return [{"repeat": repeat} | left] if any(left.values()) else []
+    blocks = {"kv_blocks": engine.kv_blocks_used, "host_blocks": engine.host_blocks_used}
+    return [{"repeat": repeat} | blocks] if any(blocks.values()) else []
 
 
 def write_tables(session: Session) -> None:
@@ -353,8 +353,8 @@ def summary(session: Session) -> dict[str, Any]:
 
 def engine_of(session: Session) -> dict[str, Any]:
     """The section `engine` of run.json."""
-    found = session.engine | {"leaked_blocks": session.leaks}
-    return found | ({"prefix_cache": session.emptied} if session.emptied else {})
+    section = session.engine | {"leaked_blocks": session.leaks}
+    return section | ({"prefix_cache": session.emptied} if session.emptied else {})
 
 
 def file_size_bytes(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""Which running requests hold the blocks that were found in the prefix cache.
+"""Running requests that hold the blocks found in the prefix cache.
 
 A block is known by the request that computed it, its position there, and the pass that computed its
 last token. Only blocks that were found can be held by several requests.
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class BlockContent(NamedTuple):
-    """One content of one block: of the tokens of its owner up to the end of the position."""
+    """Content of a block: the tokens of its owner up to the end of the position."""
 
     owner: str
     position: int
@@ -55,8 +55,8 @@ class Holders:
 
     def shared(self, request_id: str) -> list[int]:
         """The positions of a request's blocks that others hold as well, in order."""
-        found = self._found.get(request_id, ())
-        return sorted(block.position for block in found if len(self._holders[block]) > 1)
+        blocks = self._found.get(request_id, ())
+        return sorted(block.position for block in blocks if len(self._holders[block]) > 1)
 
     def release(self, request_id: str) -> None:
         """A request holds no block any more."""

@@ -91,7 +91,7 @@ def _printing_to(log: Path) -> Iterator[None]:
     """Append to a file what this process prints, its libraries included."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    kept = os.dup(1), os.dup(2)
+    copies = os.dup(1), os.dup(2)
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -100,6 +100,6 @@ def _printing_to(log: Path) -> Iterator[None]:
     finally:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        for number, descriptor in enumerate(kept, 1):
+        for number, descriptor in enumerate(copies, 1):
             os.dup2(descriptor, number)
             os.close(descriptor)

@@ -53,8 +53,8 @@ def warm_up(modules: Sequence[str]) -> None:
     torch.set_num_threads(1)
     import_all((*modules, *preload.ENGINE))
     preload.register_kernels()
-    found = (each.name for each in pkgutil.walk_packages(kvscope.__path__, "kvscope."))
-    import_all(name for name in found if name.startswith(MEASURED_PARTS) and name != __name__)
+    names = (module.name for module in pkgutil.walk_packages(kvscope.__path__, "kvscope."))
+    import_all(name for name in names if name.startswith(MEASURED_PARTS) and name != __name__)
     gc.collect()
     gc.freeze()
     gc.unfreeze = _nothing  # what all forks share is no fork's garbage
@@ -106,7 +106,7 @@ def set_threads(count: int) -> None:
 
 
 def _nothing() -> None:
-    """Leave frozen what is frozen."""
+    """No-op replacement for gc.unfreeze."""
 
 
 if __name__ == "__main__":

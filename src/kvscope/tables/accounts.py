@@ -129,9 +129,10 @@ def write(out: Path, account: str, run: Path | None, facts: dict[str, Any]) -> N
     `run` is the directory of the measurement, or None for an nsys export without a run. `facts` are
     further keys of the account.
     """
-    made = {name: file_record(out / name) for name in FILES[account] if (out / name).exists()}
-    of = run_sha256(run) if run else None
-    write_json(out / account, {"schema": SCHEMA_VERSION, "run_sha256": of, **facts, "files": made})
+    files = {name: file_record(out / name) for name in FILES[account] if (out / name).exists()}
+    sha256 = run_sha256(run) if run else None
+    facts = {"schema": SCHEMA_VERSION, "run_sha256": sha256, **facts, "files": files}
+    write_json(out / account, facts)
 
 
 def read(out: Path, account: str, run: Path) -> dict[str, Any]:
@@ -146,7 +147,7 @@ def read(out: Path, account: str, run: Path) -> dict[str, Any]:
         raise BadInput(f"{path}: no such file; {remedy}")
     facts: dict[str, Any] = read_json(path)
     try:
-        of = _SCHEMAS[account].model_validate(facts).run_sha256
+        measurement = _SCHEMAS[account].model_validate(facts).run_sha256
     except ValidationError as error:
         raise BadInput(f"{path}: {damage(error)}; {remedy}") from None
     if (version := facts.get("schema")) != SCHEMA_VERSION:
@@ -154,7 +155,7 @@ def read(out: Path, account: str, run: Path) -> dict[str, Any]:
             f"{path}: of schema version {short_repr(version)}, this kvscope reads "
             f"{SCHEMA_VERSION}; {remedy}"
         )
-    if of != run_sha256(run):
+    if measurement != run_sha256(run):
         raise StaleResult(
             f"{path} was made from another measurement than {run / RUN_FILE} holds now; {remedy}"
         )
@@ -172,8 +173,8 @@ def _files_due(account: str, record: RunRecord) -> set[str]:
     """The files that a stage must write for a run with this run.json; it may write more."""
     if account == ANALYSED:
         return {*FILES[ANALYSED]}
-    due = (*NSYS_TABLES, *(KV_TABLES if _has_kv_events(record) else ()), TIMELINE)
-    return {table.file for table in due}
+    tables_ = (*NSYS_TABLES, *(KV_TABLES if _has_kv_events(record) else ()), TIMELINE)
+    return {table.file for table in tables_}
 
 
 def _has_kv_events(record: RunRecord) -> bool:
@@ -208,7 +209,7 @@ def _differs(path: Path, record: FileRecord, written_s: float) -> bool:
 
 
 def require_unchanged(out: Path, facts: dict[str, Any], *names: str) -> None:
-    """Raise BadInput if one of these files differs from its record in the account `facts`."""
+    """Raise BadInput if a named file differs from its record in the account `facts`."""
     files = files_of(facts)
     for name in names:
         record = files.get(name)

@@ -53,7 +53,7 @@ class AddedTable:
 
 @dataclass(frozen=True)
 class JobTable(AddedTable):
-    """A table with the columns of `kvscope.tables.jobs`, of which at most one is installed.
+    """A table with the columns of `kvscope.tables.jobs`; at most one such table may be installed.
 
     The engine's recording has its rows: each `Transfer` with a `job`. Its witnessed columns follow
     from the replay of the run (`kvscope.judge.twin.jobs`).
@@ -74,19 +74,19 @@ def added_tables() -> dict[str, AddedTable]:
 
 
 def job_table() -> JobTable | None:
-    """The table of jobs of an installed package; None without one, BadInput if there are two."""
-    found = [one for one in added_tables().values() if isinstance(one, JobTable)]
-    if len(found) > 1:
-        names = " and ".join(one.table.name for one in found)
+    """The table of jobs of an installed package; None without one, BadInput with several."""
+    tables_ = [table for table in added_tables().values() if isinstance(table, JobTable)]
+    if len(tables_) > 1:
+        names = " and ".join(table.table.name for table in tables_)
         raise BadInput(f"{names} are both tables of jobs; uninstall the package of one of them")
-    return found[0] if found else None
+    return tables_[0] if tables_ else None
 
 
 def _loaded(name: str) -> AddedTable:
-    found = plugins.load(GROUP, name, AddedTable)
-    if complaint := _complaint(name, found):
+    table = plugins.load(GROUP, name, AddedTable)
+    if complaint := _complaint(name, table):
         raise BadInput(f"{GROUP} {name} ({plugins.origin(GROUP, name)}) {complaint}")
-    return found
+    return table
 
 
 def _complaint(name: str, found: AddedTable) -> str | None:
@@ -98,7 +98,7 @@ def _complaint(name: str, found: AddedTable) -> str | None:
         return f"is a table named '{table.name}'; give both one name"
     if name in TABLES or not name.isidentifier():
         return "must have a name of letters, digits and '_' that no table of kvscope has"
-    if repeated := sorted({one for one in table.names if table.names.count(one) > 1}):
+    if repeated := sorted({name_ for name_ in table.names if table.names.count(name_) > 1}):
         return f"has several columns {repeated}, whose names must differ"
     if table.keys[:2] != KEYS:
         return f"has the keys {table.keys}, which must begin with {KEYS}"
@@ -110,7 +110,7 @@ def _complaint(name: str, found: AddedTable) -> str | None:
 
 
 def find_table(name: str) -> Table | None:
-    """The table of a name, by kvscope or another package; None if there is none."""
+    """The table of a name, by kvscope or another package; None without such a table."""
     if name in TABLES:
         return TABLES[name]
     return added_tables()[name].table if name in plugins.names(GROUP) else None

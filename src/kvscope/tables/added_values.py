@@ -1,4 +1,4 @@
-"""Columns that other packages work out for their tables: derived ones, and witnessed ones."""
+"""Columns that other packages compute for their tables: derived and witnessed columns."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,18 +16,18 @@ from kvscope.tables.files import to_arrow
 
 
 def with_derived(added: AddedTable, rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a repeat, which have the other columns, with the derived ones.
+    """The rows of a repeat, which have the other columns, with the derived columns.
 
     KvscopeError if `derive` fails, lacks a column, or gives other rows or another order.
     """
     keys, names = added.table.keys, added.columns(DERIVED)
     with blamed(added, "`derive`"):
-        found = added.derive(rows.copy())
-        _require_columns(found, [*keys, *names])
-        if any(found[key].tolist() != rows[key].tolist() for key in keys):
+        derived = added.derive(rows.copy())
+        _require_columns(derived, [*keys, *names])
+        if any(derived[key].tolist() != rows[key].tolist() for key in keys):
             raise KvscopeError("returned other rows than it was given, or in another order")
-        own = {name: found[name].array for name in names}
-        typed: pd.DataFrame = to_arrow(added.table, rows.assign(**own)).to_pandas()
+        values = {name: derived[name].array for name in names}
+        typed: pd.DataFrame = to_arrow(added.table, rows.assign(**values)).to_pandas()
     return typed
 
 
@@ -40,12 +40,12 @@ def due(added: AddedTable, repeat: Any) -> pd.DataFrame:
     names = added.columns(KEY, WITNESSED)
     columns = tuple(column for column in added.table.columns if column.name in names)
     with blamed(added, "`follows`"):
-        found = added.follows(repeat)
-        _require_columns(found, [name for name in names if name != KEYS[0]])
-        own = found.assign(**{KEYS[0]: repeat.repeat})[names]
-        if own.duplicated(added.table.keys).any():
+        witnessed = added.follows(repeat)
+        _require_columns(witnessed, [name for name in names if name != KEYS[0]])
+        rows = witnessed.assign(**{KEYS[0]: repeat.repeat})[names]
+        if rows.duplicated(added.table.keys).any():
             raise KvscopeError("returned two rows of the same keys")
-        typed: pd.DataFrame = to_arrow(replace(added.table, columns=columns), own).to_pandas()
+        typed: pd.DataFrame = to_arrow(replace(added.table, columns=columns), rows).to_pandas()
     return typed
 
 
@@ -67,6 +67,6 @@ def blamed(added: AddedTable, part: str) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
-        own = isinstance(error, KvscopeError)
-        said = str(error) if own else f"raised {describe_error(error)}"
-        raise KvscopeError(f"{part} of {words_of(added)} {said}; fix its package") from error
+        is_sentence = isinstance(error, KvscopeError)
+        words = str(error) if is_sentence else f"raised {describe_error(error)}"
+        raise KvscopeError(f"{part} of {words_of(added)} {words}; fix its package") from error

@@ -96,8 +96,8 @@ def is_settled(directory: Path) -> bool:
 
 def _is_moved(attempt: Path) -> bool:
     """Whether an attempt is what a process left that was killed after it had moved the files."""
-    left = (RUN_FILE, EXPERIMENT_FILE)
-    return attempt.is_dir() and not any((attempt / name).exists() for name in left)
+    names = (RUN_FILE, EXPERIMENT_FILE)
+    return attempt.is_dir() and not any((attempt / name).exists() for name in names)
 
 
 def _status(directory: Path) -> str | None:

@@ -34,7 +34,7 @@ ROWS, RUNS = "rows", "runs"
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its name, Arrow type, meaning (unit included), and role.
+    """A column: its name, Arrow type, meaning (unit included), and role.
 
     `evidence` is what a run must have (`kvscope.tables.evidence`) for the column to be known,
     and judged. `null` says whether the column may be null though a run has it: ROWS, in any
@@ -80,7 +80,7 @@ key, told, witnessed, derived, fact = (partial(_column, role) for role in ROLES)
 
 @dataclass(frozen=True)
 class Table:
-    """One table: its name, the meaning of a row, and its columns in order."""
+    """A table: its name, the meaning of a row, and its columns in order."""
 
     name: str
     row: str

@@ -58,7 +58,7 @@ def copies_of(transfers: "pd.DataFrame") -> Copies:
         if took_s is not None and 0 < took_s < math.inf:
             rates[direction, kind].append(moved / took_s)
     return {
-        name: {"count": len(found), "fastest_bytes_per_s": max(found)}
-        for of, name in NAMES.items()
-        if (found := rates.get(of))
+        name: {"count": len(bytes_per_s), "fastest_bytes_per_s": max(bytes_per_s)}
+        for key, name in NAMES.items()
+        if (bytes_per_s := rates.get(key))
     }

@@ -72,9 +72,9 @@ def decode_passes(steps: pd.DataFrame, batch: pd.DataFrame) -> pd.DataFrame:
     if batch.empty:
         return passes.assign(context=steps["kv_blocks_used"])
     decoding = batch[batch["phase"] == "decode"]
-    held = decoding.groupby(["repeat", "step"])["context_tokens"].sum()
+    context_tokens = decoding.groupby(["repeat", "step"])["context_tokens"].sum()
     places = pd.MultiIndex.from_frame(steps[["repeat", "step"]])
-    return passes.assign(context=held.reindex(places, fill_value=0).to_numpy())
+    return passes.assign(context=context_tokens.reindex(places, fill_value=0).to_numpy())
 
 
 def decode_due_s(passes: pd.DataFrame, of: pd.DataFrame | None = None) -> pd.Series:
@@ -83,8 +83,8 @@ def decode_due_s(passes: pd.DataFrame, of: pd.DataFrame | None = None) -> pd.Ser
     Both are rows of `decode_passes`; None is all. 0 if a pass decodes no request; NaN if its repeat
     has no plain decode pass.
     """
-    wanted = passes if of is None else of
-    return pd.Series(_due_s(passes[passes["plain"]], wanted), wanted.index)
+    asked = passes if of is None else of
+    return pd.Series(_due_s(passes[passes["plain"]], asked), asked.index)
 
 
 def held_out_due_s(passes: pd.DataFrame) -> pd.Series:
@@ -94,15 +94,15 @@ def held_out_due_s(passes: pd.DataFrame) -> pd.Series:
     k + FOLDS, …. NaN if no other pass is left.
     """
     plain = passes[passes["plain"]]
-    due, fold = np.empty(len(plain)), np.arange(len(plain)) % FOLDS
+    due_s, fold = np.empty(len(plain)), np.arange(len(plain)) % FOLDS
     for number in range(FOLDS):
         out = fold == number
-        due[out] = _due_s(plain[~out], plain[out])
-    return pd.Series(due, plain.index)
+        due_s[out] = _due_s(plain[~out], plain[out])
+    return pd.Series(due_s, plain.index)
 
 
 def fit_decode_cost(plain: pd.DataFrame) -> DecodeCost:
-    """Fit the cost to plain passes (rows of `decode_passes`); NaN if there is none.
+    """Fit the cost to plain passes (rows of `decode_passes`); NaN without any.
 
     Terms that do not vary are left out. With few passes, further terms are left out, the context
     first; without any term, the fitted cost is a mean.
@@ -111,15 +111,15 @@ def fit_decode_cost(plain: pd.DataFrame) -> DecodeCost:
         return DecodeCost(np.nan, {})
     varying = [term for term in TERMS if plain[term].nunique() > 1]
     terms = varying[: max(0, len(plain) // PASSES_A_TERM - 1)]
-    columns, duration = (plain[of].to_numpy(np.float64) for of in (terms, "duration_s"))
+    columns, duration = (plain[names].to_numpy(np.float64) for names in (terms, "duration_s"))
     speed = np.ones(len(plain))
     for _ in range(TURNS):
         constant, *of_terms = _huber(columns, duration / speed)
         cost = DecodeCost(constant, dict(zip(terms, of_terms, strict=True)))
         if plain["repeat"].nunique() == 1:
             break  # `_level` has its speed
-        both = pd.DataFrame({"taken": duration, "fitted": cost.fitted_s(plain)})
-        sums = both.groupby(plain["repeat"].to_numpy()).transform("sum")
+        frame = pd.DataFrame({"taken": duration, "fitted": cost.fitted_s(plain)})
+        sums = frame.groupby(plain["repeat"].to_numpy()).transform("sum")
         speed = (sums["taken"] / sums["fitted"]).to_numpy(np.float64)
     return cost
 
@@ -127,33 +127,33 @@ def fit_decode_cost(plain: pd.DataFrame) -> DecodeCost:
 def _due_s(plain: pd.DataFrame, passes: pd.DataFrame) -> Floats:
     """Seconds due in each of `passes`, predicted from the `plain` passes."""
     cost = fit_decode_cost(plain)
-    due = np.full(len(passes), np.nan)
+    due_s = np.full(len(passes), np.nan)
     for number in passes["repeat"].unique():
         of_repeat = (passes["repeat"] == number).to_numpy()
-        near, there = plain[plain["repeat"] == number].sort_values("step"), passes[of_repeat]
-        due[of_repeat] = cost.fitted_s(there) * _level(near, cost.fitted_s(near), there)
-    return np.where(passes["decodes"] > 0, due, 0.0)
+        near, part = plain[plain["repeat"] == number].sort_values("step"), passes[of_repeat]
+        due_s[of_repeat] = cost.fitted_s(part) * _level(near, cost.fitted_s(near), part)
+    return np.where(passes["decodes"] > 0, due_s, 0.0)
 
 
 def _level(plain: pd.DataFrame, fitted_s: Floats, passes: pd.DataFrame) -> Floats:
-    """For each of `passes`: duration of the NEAREST plain passes divided by their fitted seconds.
+    """For each of `passes`: duration of the NEAREST plain passes over their fitted seconds.
 
     `plain` has passes of the same repeat in ascending order. Of two equally near passes, the
     earlier one counts.
     """
     if plain.empty:
         return np.full(len(passes), np.nan)
-    at, wanted = (frame["step"].to_numpy(np.int64) for frame in (plain, passes))
+    plain_steps, steps = (frame["step"].to_numpy(np.int64) for frame in (plain, passes))
     # The nearest are among the NEAREST before and the NEAREST after.
-    window = np.searchsorted(at, wanted)[:, None] + np.arange(-NEAREST, NEAREST)
-    index = window.clip(0, len(at) - 1)
-    distance = np.where(window != index, np.inf, np.abs(at[index] - wanted[:, None]))
+    window = np.searchsorted(plain_steps, steps)[:, None] + np.arange(-NEAREST, NEAREST)
+    index = window.clip(0, len(plain_steps) - 1)
+    distance = np.where(window != index, np.inf, np.abs(plain_steps[index] - steps[:, None]))
     # Stable: of two equally near, the first in the window, which is the earlier.
     order = np.argsort(distance, axis=1, kind="stable")[:, :NEAREST]
-    known = np.isfinite(np.take_along_axis(distance, order, axis=1))
+    mask = np.isfinite(np.take_along_axis(distance, order, axis=1))
     nearest = np.take_along_axis(index, order, axis=1)
-    taken = (plain["duration_s"].to_numpy(np.float64)[nearest] * known).sum(axis=1)
-    level: Floats = taken / (fitted_s[nearest] * known).sum(axis=1)
+    taken = (plain["duration_s"].to_numpy(np.float64)[nearest] * mask).sum(axis=1)
+    level: Floats = taken / (fitted_s[nearest] * mask).sum(axis=1)
     return level
 
 
@@ -167,16 +167,16 @@ def _huber(columns: Floats, values: Floats) -> Floats:
     scale = np.abs(matrix).max(axis=0)  # columns of one size, for nnls
     matrix /= scale
     weight = np.ones(len(values))
-    found = np.zeros(matrix.shape[1])
+    solution = np.zeros(matrix.shape[1])
     for _ in range(ITERATIONS):
         root = np.sqrt(weight)
         rows = root[:, None] * np.column_stack([matrix, values])
         triangle = np.asarray(np.linalg.qr(rows, mode="r"))
-        before, found = found, nnls(triangle[:, :-1], triangle[:, -1])[0]
-        distance = np.abs(values - matrix @ found)
+        before, solution = solution, nnls(triangle[:, :-1], triangle[:, -1])[0]
+        distance = np.abs(values - matrix @ solution)
         sigma = MAD_TO_SIGMA * float(np.median(distance))
-        if sigma == 0 or np.allclose(found, before, rtol=1e-4, atol=0):
+        if sigma == 0 or np.allclose(solution, before, rtol=1e-4, atol=0):
             break
         weight = np.minimum(1.0, HUBER * sigma / np.maximum(distance, 1e-300))
-    coefficients: Floats = found / scale
+    coefficients: Floats = solution / scale
     return coefficients

@@ -85,8 +85,8 @@ def read_transfers(directory: Path, record: RunRecord) -> pd.DataFrame:
 def read_jobs(directory: Path, record: RunRecord) -> pd.DataFrame:
     """Its table of jobs."""
     rows = read_copies(directory, record)
-    own = rows[rows["job"].notna()][jobs.JOBS.names].reset_index(drop=True)
-    return own.astype({"job": "int64"})
+    columns = rows[rows["job"].notna()][jobs.JOBS.names].reset_index(drop=True)
+    return columns.astype({"job": "int64"})
 
 
 def read_copies(directory: Path, record: RunRecord) -> pd.DataFrame:
@@ -98,11 +98,11 @@ def read_copies(directory: Path, record: RunRecord) -> pd.DataFrame:
     if record.schema_version >= TRANSFERS:
         path = directory / tables.TRANSFERS.file
         return tables.read(ALL_COPIES, path) if path.exists() else ALL_COPIES.empty()
-    found = [
+    parts = [
         _of_preemptions(_columns(directory / tables.PREEMPTIONS.file), record.engine.block_size),
         _of_steps(_columns(directory / tables.STEPS.file)),
     ]
-    frame = pd.concat([part for part in found if len(part)] or [ALL_COPIES.empty()])
+    frame = pd.concat([part for part in parts if len(part)] or [ALL_COPIES.empty()])
     frame = frame.assign(clock=clock_of(record), time_source=record.time_source)
     frame = frame.sort_values(["repeat", "step", "start_s"], ignore_index=True)
     typed: pd.DataFrame = tables.to_arrow(ALL_COPIES, frame).to_pandas()
@@ -110,7 +110,7 @@ def read_copies(directory: Path, record: RunRecord) -> pd.DataFrame:
 
 
 def _columns(path: Path) -> pd.DataFrame:
-    """All columns of a table's file; empty if there is none."""
+    """All columns of a table's file; no columns without the file."""
     if not path.exists():
         return pd.DataFrame()
     with tables.reading(path):
@@ -119,7 +119,7 @@ def _columns(path: Path) -> pd.DataFrame:
 
 
 def _of_preemptions(rows: pd.DataFrame, block_size: int) -> pd.DataFrame:
-    """A copy for each row with a time of one."""
+    """A copy for each row that has the time of a copy."""
     if not {"bytes", *OF_A_COPY} <= {*rows}:
         return pd.DataFrame()
     copy_s = rows["swap_out_s"].fillna(rows["swap_in_s"])
@@ -145,6 +145,6 @@ def _of_steps(steps: pd.DataFrame) -> pd.DataFrame:
     if "save_s" not in steps or steps["save_s"].isna().all():
         return pd.DataFrame()
     saved = steps[steps["save_s"].notna()]
-    own = {"copy_s": saved["save_s"], "bytes": saved["saved_bytes"]}
-    found = saved[["repeat", "step"]].assign(direction=OUT, kind=INPUTS, **own)
-    return found.reindex(columns=tables.TRANSFERS.names)
+    values = {"copy_s": saved["save_s"], "bytes": saved["saved_bytes"]}
+    copies = saved[["repeat", "step"]].assign(direction=OUT, kind=INPUTS, **values)
+    return copies.reindex(columns=tables.TRANSFERS.names)

@@ -106,25 +106,25 @@ def check_file(table: Table, path: Path) -> str | None:
     try:
         open_file(path).close()
         with reading(path), pq.ParquetFile(path) as file:
-            found, rows, version = file.schema_arrow, file.metadata.num_rows, _version(file)
+            schema, rows, version = file.schema_arrow, file.metadata.num_rows, _version(file)
     except BadInput as error:
         return str(error)
     if version not in READABLE:
-        known = " or ".join(READABLE)
-        return f"{path}: schema version {version or 'absent'}, expected {known}"
+        versions = " or ".join(READABLE)
+        return f"{path}: schema version {version or 'absent'}, expected {versions}"
     size = path.stat().st_size
     if rows > limits.FREE_ROWS + limits.MOST_ROWS_PER_BYTE * size:
         return f"{path}: {rows:,} rows in {size:,} bytes, more than a table has"
     for column in table.columns:
-        times = found.names.count(column.name)
+        times = schema.names.count(column.name)
         if not times and version in EARLIER and _was_added(table, column):
             continue
         if times != 1:
             many = f"is there {times} times" if times else "is missing"
             return f"{path}: column '{column.name}' {many}"
-        if found.field(column.name).type != column.type:
+        if schema.field(column.name).type != column.type:
             return (
-                f"{path}: column '{column.name}' has type {found.field(column.name).type}, "
+                f"{path}: column '{column.name}' has type {schema.field(column.name).type}, "
                 f"expected {column.type}"
             )
     return None

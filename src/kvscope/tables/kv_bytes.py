@@ -16,7 +16,7 @@ class HeldBlocks:
 
 @dataclass(frozen=True)
 class AttentionLayers:
-    """FLOPs of a layer for each pair of a token and one that it attends to.
+    """FLOPs of a layer for each pair of a token and a token that it attends to.
 
     It attends to those within a window, or to those of its chunk, if it is so limited.
     """
@@ -26,7 +26,7 @@ class AttentionLayers:
     chunk_tokens: int | None = None
 
     def flops(self, tokens: int) -> int:
-        """Those of so many tokens."""
+        """FLOPs of so many tokens."""
         chunk = self.chunk_tokens or max(1, tokens)
         whole, rest = divmod(tokens, chunk)
         window = self.window_tokens
@@ -93,7 +93,7 @@ class KvPlan:
 
 
 def pairs(tokens: int, window_tokens: int | None = None) -> int:
-    """Pairs of a token and one that it attends to, itself among them.
+    """Pairs of a token and a token that it attends to, itself included.
 
     n (n + 1) / 2 without a window; with one of w tokens, each token has at most w.
     """

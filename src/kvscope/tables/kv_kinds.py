@@ -37,7 +37,7 @@ class KvKind:
     """The attribute of vLLM's spec with the tokens that attention is limited to; '' without."""
 
     def skipped_tokens(self, context_tokens: Count, window_tokens: int) -> Count:
-        """Of `context_tokens` computed tokens, the first ones that no later token attends to.
+        """The number of first tokens, of `context_tokens`, that no later token attends to.
 
         vLLM frees their blocks (`get_num_skipped_tokens` of a `SingleTypeKVCacheManager`).
         """
@@ -52,8 +52,8 @@ class KvKind:
         window, or it is not known.
         """
         skipped = self.skipped_tokens(context_tokens, window_tokens) if window_tokens else 0
-        held: Count = -(-tokens // block_tokens) - skipped // block_tokens
-        return held
+        blocks: Count = -(-tokens // block_tokens) - skipped // block_tokens
+        return blocks
 
     def admitted_blocks(
         self, longest_tokens: int, pass_tokens: int, block_tokens: int, window_tokens: int
@@ -74,7 +74,7 @@ class Window(KvKind):
     window = "sliding_window"
 
     def skipped_tokens(self, context_tokens: Count, window_tokens: int) -> Count:
-        """Those before the window of the next token."""
+        """Tokens before the next token's window."""
         before: Count = context_tokens - window_tokens + 1
         return before * (before > 0)
 
@@ -95,7 +95,7 @@ class Chunk(KvKind):
     window = "attention_chunk_size"
 
     def skipped_tokens(self, context_tokens: Count, window_tokens: int) -> Count:
-        """Those before the chunk of the next token."""
+        """Tokens before the next token's chunk."""
         return context_tokens // window_tokens * window_tokens
 
     def admitted_blocks(
@@ -147,7 +147,7 @@ def by_vllm_name() -> dict[str, KvKind]:
 
 
 def kind_of(vllm_name: str) -> KvKind:
-    """The kind of vLLM's name; one that keeps all tokens where no package has it."""
+    """The kind of vLLM's name; without a package's kind, the kind that keeps all tokens."""
     return by_vllm_name().get(vllm_name) or KvKind(vllm_name)
 
 

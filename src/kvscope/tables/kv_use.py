@@ -1,4 +1,4 @@
-"""How much of the KV cache is in use, and how much requests may use."""
+"""The part of the KV cache that is in use, and that requests may use."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -29,6 +29,6 @@ def most_blocks(groups: Sequence[KvGroup], tokens: Ints) -> Ints:
     more each.
     """
     ends = np.arange(1, tokens.max(initial=1) + 1)
-    held = np.sum([held_blocks(group, ends - 1, ends) for group in groups], axis=0)
-    most: Ints = np.maximum.accumulate(held)[tokens - 1]
+    blocks = np.sum([held_blocks(group, ends - 1, ends) for group in groups], axis=0)
+    most: Ints = np.maximum.accumulate(blocks)[tokens - 1]
     return most

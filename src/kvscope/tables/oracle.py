@@ -18,7 +18,7 @@ LAST = 1000  # place of an oracle that names none
 
 @dataclass(frozen=True)
 class Violations:
-    """The number of violations, and a description of the first; 0 and '' if there is none."""
+    """The number of violations, and a description of the first; 0 and '' without violations."""
 
     count: int = 0
     first: str = ""
@@ -34,7 +34,7 @@ NONE = Violations()
 
 
 def violations(places: Sequence[Any] | npt.NDArray[Any], words: Callable[[Any], str]) -> Violations:
-    """One violation for each of `places`; `words` describes the first."""
+    """Violations, one for each of `places`; `words` describes the first."""
     return Violations(len(places), words(places[0])) if len(places) else NONE
 
 
@@ -89,10 +89,10 @@ class Oracle(Generic[Subject]):
 
 def verdict(oracle: Oracle[Subject], found: Violations | None) -> Verdict:
     """Make an oracle's verdict from the violations it found (None: not applicable)."""
-    of = oracle.name, oracle.sentence, oracle.needs
+    oracle_ = oracle.name, oracle.sentence, oracle.needs
     if found is None:
-        return Verdict(*of, NOT_APPLICABLE)
-    return Verdict(*of, VIOLATED if found else HELD, found.count, found.first)
+        return Verdict(*oracle_, NOT_APPLICABLE)
+    return Verdict(*oracle_, VIOLATED if found else HELD, found.count, found.first)
 
 
 def judge(oracles: Iterable[Oracle[Subject]], subject: Subject) -> list[Verdict]:

@@ -14,8 +14,8 @@ PASS_PHASES = (*REQUEST_PHASES, MIXED)
 
 def phase_of_requests(phases: Iterable[str]) -> str:
     """The phase of a pass from the phases of its requests (at least one)."""
-    found = {*phases}
-    return found.pop() if len(found) == 1 else MIXED
+    distinct = {*phases}
+    return distinct.pop() if len(distinct) == 1 else MIXED
 
 
 def phase_of_tokens(prefill_tokens: int, decode_tokens: int) -> str:

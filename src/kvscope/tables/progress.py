@@ -1,4 +1,4 @@
-"""How far an experiment has come, by what its stages have left."""
+"""Progress of an experiment, by the files that its stages have left."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""In which parts K and V of a preempted request are rebuilt of its activations."""
+"""Parts in which K and V of a preempted request are rebuilt from its activations."""
 
 from collections.abc import Iterator
 

@@ -73,7 +73,7 @@ class Run(RunData):
 
     @cached_property
     def time_source(self) -> str:
-        """Where its times come from, by run.json and by its tables (see `time_source_of`)."""
+        """The source of its times, by run.json and by its tables (see `time_source_of`)."""
         if self.repeat is not None:
             return self.whole.time_source
         return time_source_of(self.record.time_source, self.table_sources)
@@ -81,19 +81,19 @@ class Run(RunData):
     @cached_property
     def table_sources(self) -> frozenset[str]:
         """Time sources that its tables name; tables of another measurement are left out."""
-        added = (one.table for name, one in added_tables().items() if name in self.added_names)
-        known = (*SOURCED, *(table for table in added if "time_source" in table.names))
-        return frozenset(source for table in known for source in self._sources(table))
+        added = (extra.table for name, extra in added_tables().items() if name in self.added_names)
+        sourced = (*SOURCED, *(table for table in added if "time_source" in table.names))
+        return frozenset(source for table in sourced for source in self._sources(table))
 
     # ------------------------------------------------------------------ tables of other packages
 
     @property
     def added_names(self) -> list[str]:
         """The names of the tables of installed packages that the run has."""
-        return [name for name, one in added_tables().items() if self._has(one)]
+        return [name for name, table in added_tables().items() if self._has(table)]
 
     def _has(self, added: AddedTable) -> bool:
-        """Whether the run has a table of another package, or the rows of one."""
+        """Whether the run has a table of another package, or its rows in another table."""
         files = self.record.files
         if isinstance(added, JobTable) and self.record.schema_version < JOBS:
             return tables.TRANSFERS.file in files
@@ -102,10 +102,10 @@ class Run(RunData):
     def added(self, name: str) -> pd.DataFrame:
         """A table of another package; NoTable (BadInput) if the run has none of that name."""
         if name not in self.added_names:
-            known = ", ".join(self.added_names) or "none"
+            names = ", ".join(self.added_names) or "none"
             raise NoTable(
                 f"{self.directory}: the run has no table {name!r:.60} of an installed package; "
-                f"it has {known}"
+                f"it has {names}"
             )
         whole = self.whole._added.get(name)
         if whole is None:
@@ -114,10 +114,10 @@ class Run(RunData):
 
     def read_jobs(self) -> pd.DataFrame:
         """The jobs of all repeats; no rows if the run has no table of them."""
-        found = job_table()
-        if found is None or found.table.name not in self.added_names:
+        table = job_table()
+        if table is None or table.table.name not in self.added_names:
             return jobs.JOBS.empty()
-        return self.added(found.table.name)
+        return self.added(table.table.name)
 
     def _read_added(self, added: AddedTable) -> pd.DataFrame:
         if isinstance(added, JobTable) and self.record.schema_version < JOBS:
@@ -155,7 +155,7 @@ class Run(RunData):
         return (self.directory if self._recorded(table) else self.tables_directory) / table.file
 
     def _recorded(self, table: Table) -> bool:
-        """Whether a table is one of those that a run records itself."""
+        """Whether a table is recorded by the run itself."""
         return table in HOST_TABLES or table.name not in tables.TABLES
 
     def read_table(self, name: str) -> pd.DataFrame:
@@ -189,7 +189,7 @@ class Run(RunData):
             return bool(pq.read_metadata(path).num_rows)
 
     def _sources(self, table: Table) -> list[str]:
-        """The sources that a table names; none of one that is not there.
+        """The time sources that a table names; empty without the table.
 
         Files of the run are read as they are, changed or not: nobody takes their word for more.
         """
@@ -204,8 +204,8 @@ class Run(RunData):
             frame = tables.read(table, self.path(table), column)
         if frame is None or "time_source" not in frame:
             return []
-        found: list[str] = frame["time_source"].dropna().unique().tolist()
-        return found
+        sources: list[str] = frame["time_source"].dropna().unique().tolist()
+        return sources
 
     def account(self, name: str) -> dict[str, Any]:
         """Read collect.json or analyse.json; StaleResult if made from another measurement."""

@@ -34,21 +34,21 @@ def _table(name: str) -> cached_property[pd.DataFrame]:
 
 def of_repeat(frame: pd.DataFrame, number: int) -> pd.DataFrame:
     """The rows of one repeat: where a table has them together, a slice, which copies nothing."""
-    at = np.flatnonzero(frame["repeat"].to_numpy() == number)
-    start, stop = (at[0], at[-1] + 1) if len(at) else (0, 0)
-    return frame.iloc[start:stop] if stop - start == len(at) else frame.iloc[at]
+    places = np.flatnonzero(frame["repeat"].to_numpy() == number)
+    start, stop = (places[0], places[-1] + 1) if len(places) else (0, 0)
+    return frame.iloc[start:stop] if stop - start == len(places) else frame.iloc[places]
 
 
 def with_jobs(transfers: pd.DataFrame, jobs: pd.DataFrame) -> pd.DataFrame:
     """All copies of a run, in the columns of `transfers`."""
     if jobs.empty:
         return transfers
-    own = jobs.assign(rebuild_s=pd.Series(math.nan, jobs.index))[transfers.columns.tolist()]
-    return pd.concat([transfers, own], ignore_index=True) if len(transfers) else own
+    copies = jobs.assign(rebuild_s=pd.Series(math.nan, jobs.index))[transfers.columns.tolist()]
+    return pd.concat([transfers, copies], ignore_index=True) if len(transfers) else copies
 
 
 class RunData(ABC):
-    """One run, or a view of one of its repeats; the tables are attributes of their names.
+    """A run, or a view of one of its repeats; the tables are attributes of their names.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class RunData(ABC):
     @property
     @abstractmethod
     def time_source(self) -> str:
-        """Where its times come from (`kvscope.base.time_sources`)."""
+        """The source of its times (`kvscope.base.time_sources`)."""
 
     @property
     @abstractmethod

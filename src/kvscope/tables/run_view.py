@@ -19,7 +19,7 @@ from kvscope.tables.runschema import RepeatRecord, RunRecord
 
 
 class RunView(RunData):
-    """The records of a run, or of one of its repeats."""
+    """The records of a run, or of a single repeat."""
 
     @property
     @abstractmethod
@@ -92,7 +92,7 @@ class RunView(RunData):
         return (rows["direction"] == direction) & (rows["kind"] == kind)
 
     def valid_repeats(self) -> Iterator[Self]:
-        """The repeats that metrics are computed from, the `timed` ones."""
+        """The repeats that metrics are computed from, which are the `timed` ones."""
         yield from map(self.of_repeat, self.timed)
 
 
@@ -102,13 +102,13 @@ View = TypeVar("View", bound=RunData)
 
 def kept(function: Callable[[View], Found]) -> Callable[[View], Found]:
     """A function of records that is computed once for each; its value must not refer to them."""
-    known: WeakKeyDictionary[View, Found] = WeakKeyDictionary()
+    values: WeakKeyDictionary[View, Found] = WeakKeyDictionary()
 
     @wraps(function)
     def of(records: View) -> Found:
-        if records not in known:
-            known[records] = function(records)
-        return known[records]
+        if records not in values:
+            values[records] = function(records)
+        return values[records]
 
     return of
 

@@ -65,24 +65,24 @@ def file_records(directory: Path) -> dict[str, dict[str, Any]]:
 
 
 def file_problem(path: Path, record: FileRecord) -> str | None:
-    """How a file differs from its record, in one sentence; None if it does not."""
+    """Sentence on how a file differs from its record; None if it does not."""
     if not path.is_file():
         return f"{path}: missing, though it was recorded"
-    found, size = path.stat().st_size, record.bytes
-    if found != size:
-        return f"{path}: {found} bytes, {size} were recorded; the file was cut or changed"
+    bytes_, size = path.stat().st_size, record.bytes
+    if bytes_ != size:
+        return f"{path}: {bytes_} bytes, {size} were recorded; the file was cut or changed"
     if sha256_of(path) != record.sha256:
         return f"{path}: its content differs from what was recorded; the file was changed"
     return None
 
 
 def file_problems(directory: Path, record: RunRecord) -> list[str]:
-    """How the files that run.json records differ from their records, a sentence each."""
+    """Sentences on the files that differ from their records in run.json."""
     return [c for name, file in record.files.items() if (c := file_problem(directory / name, file))]
 
 
 def require_unchanged(directory: Path, record: RunRecord, *names: str) -> None:
-    """Raise BadInput if one of these files has a record in run.json and differs from it."""
+    """Raise BadInput if a named file differs from its record in run.json."""
     for name in names:
         if (file := record.files.get(name)) and (c := file_problem(directory / name, file)):
             raise BadInput(c)
@@ -105,7 +105,7 @@ def read_record(directory: Path) -> RunRecord:
 
 
 def parse(facts: Any, path: Path) -> RunRecord:
-    """The record of a run, from the JSON of the file `path`; BadInput if it is none."""
+    """The record of a run, from the JSON of the file `path`; BadInput if it is no record."""
     try:
         return _parsed(facts)
     except ValueError as error:
@@ -142,7 +142,7 @@ def require_collected(directory: Path) -> None:
 
 
 def run_sha256(directory: Path) -> str:
-    """SHA-256 of run.json, which identifies the measurement; BadInput if there is none."""
+    """SHA-256 of run.json, which identifies the measurement; BadInput without that file."""
     path = directory / RUN_FILE
     if not path.is_file():
         raise BadInput(f"{path}: no such file; measure it with `kvscope run`")

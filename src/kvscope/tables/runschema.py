@@ -40,7 +40,7 @@ FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$", max_l
 
 
 def _as_written(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-    """An integer stays one: a double does not hold the ticks and nanoseconds of all clocks."""
+    """Keep an integer: a double does not hold the ticks and nanoseconds of all clocks."""
     real = validate(value)
     return value if isinstance(value, int) else real
 
@@ -165,7 +165,7 @@ class ClockRecord(Record):
 
 
 class ProfilerRecord(Record):
-    """The requested profiler, and the one that was used."""
+    """The requested profiler, and the profiler that was used."""
 
     used: str
     requested: str | None = None
@@ -174,7 +174,7 @@ class ProfilerRecord(Record):
 
 
 class GpuRecord(Record):
-    """One GPU."""
+    """A GPU."""
 
     name: str
     memory_bytes: Whole

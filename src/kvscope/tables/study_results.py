@@ -21,7 +21,7 @@ from kvscope.tables.results import Run, studies
 
 
 class Study:
-    """One study of a results directory: its manifest, experiments, runs and metrics."""
+    """A study of a results directory: its manifest, experiments, runs and metrics."""
 
     def __init__(self, name: str, results: Path = RESULTS) -> None:
         self.name = name
@@ -85,7 +85,7 @@ class Study:
         return f"make it with `kvscope report {self.name} --results {self.results}`"
 
     def _read(self, table: Table) -> pd.DataFrame:
-        """A table of the report; of the unfinished study if there is none of the whole."""
+        """A table of the report, or of the unfinished study's report if the whole has no table."""
         path = self.directory / table.file
         if not path.exists() and (partial := self.directory / UNFINISHED / table.file).exists():
             path = partial

@@ -44,12 +44,12 @@ class Agents(BlockTrace):
 
     @property
     def published_block(self) -> int:
-        """As published."""
+        """Tokens of a block in the published traces."""
         return 64
 
     @property
     def slug(self) -> str:
-        """With the number of conversations."""
+        """The name with the number of conversations."""
         return f"{self.name}{self.num_conversations or ''}"
 
     def take(self) -> int | None:
@@ -98,11 +98,11 @@ class _Reader:
             raise BadInput(f"{self.place}: requests of {name} must be a list of JSON objects")
         if depth > DEEPEST:
             raise BadInput(f"{self.place}: more than {DEEPEST} sub-agents within one another")
-        own: list[int] = []
+        places: list[int] = []
         awaited: tuple[int, ...] = ()
         before: Row | None = None
         for one in requests:
-            last = tuple(own[-1:]) or after
+            last = tuple(places[-1:]) or after
             if one.get("type") == SUBAGENT:
                 if not last:
                     raise BadInput(f"{self.place}: begins with a sub-agent, which follows nothing")
@@ -111,11 +111,11 @@ class _Reader:
                 continue
             think_s = self._think_s(one, before) if before else 0.0
             follows = tuple(dict.fromkeys((*last, *awaited)))
-            own.append(len(self.turns))
-            self.turns.append(self._turn(one, name, len(own) - 1, follows, think_s))
+            places.append(len(self.turns))
+            self.turns.append(self._turn(one, name, len(places) - 1, follows, think_s))
             before, awaited = one, ()
-        self._tell_outputs(own, [one for one in requests if one.get("type") != SUBAGENT])
-        return (*own[-1:], *awaited)
+        self._tell_outputs(places, [one for one in requests if one.get("type") != SUBAGENT])
+        return (*places[-1:], *awaited)
 
     def _turn(self, row: Row, name: str, turn: int, after: tuple[int, ...], think_s: float) -> Turn:
         """A turn that has only its whole blocks; `_tell_outputs` adds what is behind them."""
@@ -126,7 +126,7 @@ class _Reader:
         return Turn(prompt, (), name, turn, after, think_s)
 
     def _tell_outputs(self, places: list[int], rows: list[Row]) -> None:
-        """Complete an agent's turns from the last one to the first."""
+        """Complete an agent's turns, beginning with the last."""
         following: Texts = ()
         for place, row in zip(reversed(places), reversed(rows), strict=True):
             turn = self.turns[place]
@@ -136,17 +136,17 @@ class _Reader:
             if not turn.prompt or following[: len(turn.prompt)] != turn.prompt:
                 following = ()
             tail = self._tail(following, whole, prompt - whole, (OWN, self.number, place, 0))
-            said = turn.prompt + tail
+            content = turn.prompt + tail
             generated = self._tail(following, prompt, output, (OWN, self.number, place, 1))
-            self.turns[place] = replace(turn, prompt=said, output=generated)
-            following = said
+            self.turns[place] = replace(turn, prompt=content, output=generated)
+            following = content
 
     @staticmethod
     def _tail(following: Texts, start: int, tokens: int, key: tuple[int, ...]) -> Texts:
-        """The tokens from `start` that the next prompt has, and own ones for the rest."""
-        told = cut(following, start, tokens)
-        rest = tokens - length(told)
-        return (*told, Text(key, rest)) if rest else told
+        """The tokens from `start` that the next prompt has, and tokens of its own for the rest."""
+        shared = cut(following, start, tokens)
+        missing = tokens - length(shared)
+        return (*shared, Text(key, missing)) if missing else shared
 
     def _think_s(self, row: Row, before: Row) -> float:
         """Think time; where the trace has none, the time since the request before began."""

@@ -70,7 +70,7 @@ class BlockTrace(Scripted):
 
 
 def whole_number(row: Row, key: str, place: str, least: int = 1) -> int:
-    """A number of tokens in a row; BadInput if it is none."""
+    """A number of tokens in a row; BadInput if the value is no such number."""
     value = row.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_LENGTH:
         raise BadInput(
@@ -81,7 +81,7 @@ def whole_number(row: Row, key: str, place: str, least: int = 1) -> int:
 
 
 def seconds(row: Row, key: str, place: str, per_second: int = 1) -> float:
-    """A time in a row, at least 0, in units of 1 / per_second; BadInput if it is none."""
+    """A time in a row, at least 0, in units of 1 / per_second; BadInput if the value is no time."""
     value = row.get(key)
     most = limits.LATEST_EPOCH_S * per_second
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:

@@ -72,7 +72,7 @@ class Conversation(Scripted):
 
     @property
     def slug(self) -> str:
-        """With the number of conversations."""
+        """The name with the number of conversations."""
         return f"{self.name}{self.num_conversations}"
 
     def take(self) -> int | None:
@@ -99,15 +99,15 @@ class Conversation(Scripted):
         outputs = whole(Part.OUTPUT, self.output_tokens, self.output_tokens_sigma, turns)
         paused = draw(Part.THINK, self.think_s or 1.0, self.think_sigma, turns)
         pauses_s = paused.clip(0, LONGEST_PAUSE_S) * bool(self.think_s)
-        said: Texts = (Text((Part.SYSTEM, number % self.system_prompts), self.system_tokens),)
-        found: list[Turn] = []
+        context: Texts = (Text((Part.SYSTEM, number % self.system_prompts), self.system_tokens),)
+        script: list[Turn] = []
         for turn in range(turns):
             part, tokens = (Part.GROWTH, later[turn]) if turn else (Part.FIRST, first)
-            said += (Text((part, number, turn), tokens),)
+            context += (Text((part, number, turn), tokens),)
             output = (Text((Part.OUTPUT, number, turn), outputs[turn]),)
             after, think_s = ((turn - 1,), float(pauses_s[turn])) if turn else ((), 0.0)
-            found.append(Turn(said, output, str(number), turn, after, think_s))
-            if length(said) + outputs[turn] > (self.max_tokens or MAX_LENGTH):
+            script.append(Turn(context, output, str(number), turn, after, think_s))
+            if length(context) + outputs[turn] > (self.max_tokens or MAX_LENGTH):
                 break
-            said += output
-        return found
+            context += output
+        return script

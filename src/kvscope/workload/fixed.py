@@ -7,7 +7,7 @@ from kvscope.plan.workload import Lengths, Workload
 
 
 class Fixed(Workload):
-    """The same prompt and output lengths for every request."""
+    """Equal prompt and output lengths for all requests."""
 
     length_keys: ClassVar[tuple[str, ...]] = ("prompt_tokens", "output_tokens")
 
@@ -16,5 +16,5 @@ class Fixed(Workload):
     output_tokens: Annotated[Tokens, Label("output tokens", "{} output tokens")]
 
     def lengths(self, seed: int) -> list[Lengths]:
-        """The same lengths for each request; the seed has no effect."""
+        """Equal lengths for all requests; the seed has no effect."""
         return [Lengths(self.prompt_tokens, self.output_tokens)] * self.num_requests

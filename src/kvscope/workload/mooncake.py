@@ -42,7 +42,7 @@ class Mooncake(BlockTrace):
 
     @property
     def published_block(self) -> int:
-        """As the trace's file has them."""
+        """Tokens of a block in the trace's file."""
         return self.trace_block_tokens
 
     def take(self) -> int | None:
@@ -62,7 +62,7 @@ class Mooncake(BlockTrace):
             yield [turn]
 
     def check(self, experiment: Conditions) -> None:
-        """Also refuse what says how times are read where none is."""
+        """Refuse, too, settings of times where no times are read."""
         super().check(experiment)
         unless_effective(self.time_unit, self.arrival)
         if self.arrival != "trace" and self.time_scale != 1:
@@ -76,7 +76,7 @@ class Mooncake(BlockTrace):
         tokens = whole_number(row, "input_length", place)
         ids = block_ids(row, -(-tokens // self.published_block), "up", place)
         size, prompt = self.tokens_of_block, self.scaled_up(tokens)
-        sizes = (min(size, prompt - size * at) for at in range(len(ids)))
+        sizes = (min(size, prompt - size * i) for i in range(len(ids)))
         output = whole_number(row, "output_length", place)
         came, aborted = self._passes(row, place)
         if aborted is not None:

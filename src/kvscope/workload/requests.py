@@ -85,12 +85,12 @@ def _scripted(
 
     Those that come before a pass have none.
     """
-    script, due = workload.script(seed), iter(arrivals)
+    script, times = workload.script(seed), iter(arrivals)
     ids = TokenIds(script, seed, vocab_size)
     for number, turn in enumerate(script):
         yield Request(
             str(number),
-            None if turn.after or turn.arrival_pass is not None else next(due),
+            None if turn.after or turn.arrival_pass is not None else next(times),
             ids.of(turn.prompt),
             turn.lengths.output,
             ids.of(turn.output) if workload.forces_outputs else None,

@@ -35,7 +35,7 @@ class Text:
 
     @property
     def end(self) -> int:
-        """The token of the whole text behind its last one."""
+        """The place after the last token, in the whole text."""
         return self.start + self.tokens
 
 
@@ -48,14 +48,14 @@ def length(texts: Iterable[Text]) -> int:
 
 
 def cut(texts: Sequence[Text], start: int, tokens: int) -> Texts:
-    """As many as there are of the `tokens` tokens from `start` of texts one after another."""
-    found = []
+    """Up to `tokens` tokens from `start` of texts one after another."""
+    parts = []
     begins = accumulate((text.tokens for text in texts), initial=0)
     for text, begin in zip(texts, begins, strict=False):
         first, last = max(start - begin, 0), min(start + tokens - begin, text.tokens)
         if first < last:
-            found.append(Text(text.key, last - first, text.start + first))
-    return tuple(found)
+            parts.append(Text(text.key, last - first, text.start + first))
+    return tuple(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +121,11 @@ class Scripted(Workload):
         return sum(not turn.after for turn in self.script(seed))
 
     def longest_at_once(self, seed: int) -> list[Lengths]:
-        """The longest turn of each conversation; a turn of none is one by itself."""
+        """The longest turn of each conversation; a turn without a conversation counts by itself."""
         longest: dict[str | int, Lengths] = {}
         for place, turn in enumerate(self.script(seed)):
-            name, found = turn.conversation or place, turn.lengths
-            longest[name] = max(found, longest.get(name, found), key=lambda one: one.total)
+            name, lengths = turn.conversation or place, turn.lengths
+            longest[name] = max(lengths, longest.get(name, lengths), key=lambda one: one.total)
         return list(longest.values())
 
     def pauses_s(self) -> float:
@@ -137,7 +137,7 @@ class Scripted(Workload):
         return max(waited)
 
     def check(self, experiment: Conditions) -> None:
-        """Also refuse a timeout: a turn would follow one that was aborted."""
+        """Refuse, too, a timeout: a turn would follow an aborted turn."""
         super().check(experiment)
         if self.forces_outputs and not experiment.device.forces_outputs:
             raise impossible(
@@ -156,36 +156,36 @@ class Scripted(Workload):
 
 @lru_cache(maxsize=8)
 def _script(workload: Scripted, seed: int) -> tuple[Turn, ...]:
-    found: list[Turn] = []
-    wanted, taken, tokens = workload.take(), 0, 0
+    turns: list[Turn] = []
+    count, taken, tokens = workload.take(), 0, 0
     for conversation in workload.conversations(seed):
-        if taken == wanted:
+        if taken == count:
             break
-        kept = _fitting(conversation, workload.max_tokens)
-        taken += bool(kept)
-        tokens += sum(turn.lengths.total for turn in kept)
-        if len(found) + len(kept) > MAX_REQUESTS or tokens > MAX_TOKENS:
+        fitting = _fitting(conversation, workload.max_tokens)
+        taken += bool(fitting)
+        tokens += sum(turn.lengths.total for turn in fitting)
+        if len(turns) + len(fitting) > MAX_REQUESTS or tokens > MAX_TOKENS:
             raise BadInput(
                 f"workload={workload.name} has more than {MAX_REQUESTS:,} requests or "
                 f"{MAX_TOKENS:,} tokens; take fewer conversations, or leave long turns out with "
                 "workload.max_tokens"
             )
-        places = range(len(found), len(found) + len(kept))
-        found += (replace(t, after=tuple(places[i] for i in t.after)) for t in kept)
-    if wanted is not None and taken < wanted:
+        places = range(len(turns), len(turns) + len(fitting))
+        turns += (replace(t, after=tuple(places[i] for i in t.after)) for t in fitting)
+    if count is not None and taken < count:
         raise BadInput(
-            f"workload={workload.name} is to have {wanted} conversations, but there are {taken}"
+            f"workload={workload.name} is to have {count} conversations, but there are {taken}"
             + (
                 f" with a turn of at most {workload.max_tokens} tokens"
                 if workload.max_tokens
                 else ""
             )
         )
-    return tuple(found)
+    return tuple(turns)
 
 
 def _fitting(turns: list[Turn], most: int | None) -> list[Turn]:
-    """The turns of at most so many tokens that follow no longer one, and their new places."""
+    """The turns of at most so many tokens that follow no longer turn, with their new places."""
     if most is None:
         return turns
     kept: list[Turn] = []

@@ -72,7 +72,7 @@ class ShareGPT(Workload):
         return super().facts() | {"lengths": "tokenizer" if self.tokenizer else estimate}
 
     def check(self, experiment: Conditions) -> None:
-        """Also refuse a tokenizer without its SHA-256."""
+        """Refuse, too, a tokenizer without its SHA-256."""
         if (self.tokenizer is None) != (self.tokenizer_sha256 is None):
             raise impossible(
                 "workload.tokenizer and workload.tokenizer_sha256 must both be set, or neither",
@@ -86,14 +86,14 @@ def _select(workload: ShareGPT, seed: int) -> tuple[Lengths, ...]:
     conversations = list(_conversations(workload.path, workload.sha256))
     random.Random(seed).shuffle(conversations)
     count = _counter(workload.tokenizer, workload.tokenizer_sha256)
-    kept: list[Lengths] = []
+    fits: list[Lengths] = []
     for item in (Lengths(count(prompt), count(output)) for prompt, output in conversations):
         if item.prompt >= MIN_PROMPT_TOKENS and item.output and item.total <= workload.max_tokens:
-            kept.append(item)
-        if len(kept) == workload.num_requests:
-            return tuple(kept)
+            fits.append(item)
+        if len(fits) == workload.num_requests:
+            return tuple(fits)
     raise BadInput(
-        f"workload.num_requests is {workload.num_requests}, but {workload.path} holds {len(kept)} "
+        f"workload.num_requests is {workload.num_requests}, but {workload.path} holds {len(fits)} "
         f"conversations of at most workload.max_tokens ({workload.max_tokens})"
     )
 

@@ -71,7 +71,7 @@ def refuse_ambiguous(
     Times that are no numbers are left to the reader.
     """
     times = [*_times(islice(rows, most))]
-    different = [one for i, one in enumerate(times) if not i or one[1] != times[i - 1][1]]
+    different = [entry for i, entry in enumerate(times) if not i or entry[1] != times[i - 1][1]]
     if not different:
         return
     (_, first), (place, time) = different[0], different[-1]
@@ -110,7 +110,7 @@ def _times(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str,
 
 
 def _number(value: Any) -> int | float | None:
-    """A time, which readers also take as a text; None of what is none."""
+    """A time, which may be a text; None if the value is no time."""
     if isinstance(value, str):
         try:
             value = float(value)

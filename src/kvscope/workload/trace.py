@@ -62,13 +62,13 @@ class Trace(Workload):
     time_unit: TimeUnit = None
 
     def check(self, experiment: Conditions) -> None:
-        """Also refuse a unit of times where none is read."""
+        """Refuse, too, a unit of times where no times are read."""
         super().check(experiment)
         unless_effective(self.time_unit, self.arrival, Path(self.path).suffix)
 
     def lengths(self, seed: int) -> list[Lengths]:
         """The lengths of the file's first num_requests requests (all if null), in its order."""
-        return [Lengths(one.prompt, one.output) for one in self.requests()]
+        return [Lengths(request.prompt, request.output) for request in self.requests()]
 
     def requests(self) -> tuple[TraceRequest, ...]:
         """The first num_requests requests of the file (all if null), in its order.
@@ -76,38 +76,38 @@ class Trace(Workload):
         BadInput if the file changed since planning, is malformed, or has too few or too many.
         """
         sources.verify(self)
-        found = _read(Path(self.path), self.sha256, self.time_unit)
-        wanted = self.num_requests or len(found)
-        if wanted > MAX_REQUESTS:
+        rows = _read(Path(self.path), self.sha256, self.time_unit)
+        count = self.num_requests or len(rows)
+        if count > MAX_REQUESTS:
             raise BadInput(
                 f"{self.path}: holds more than {MAX_REQUESTS:,} requests; take the first ones with "
                 "workload.num_requests"
             )
-        if wanted > len(found):
+        if count > len(rows):
             raise BadInput(
-                f"workload.num_requests is {wanted}, but {self.path} holds {len(found)} requests"
+                f"workload.num_requests is {count}, but {self.path} holds {len(rows)} requests"
             )
-        tokens = sum(one.prompt + one.output for one in found[:wanted])
+        tokens = sum(row.prompt + row.output for row in rows[:count])
         if tokens > MAX_TOKENS:
             raise BadInput(
-                f"{self.path}: its first {wanted:,} requests have {tokens:,} tokens, but at most "
+                f"{self.path}: its first {count:,} requests have {tokens:,} tokens, but at most "
                 f"{MAX_TOKENS:,} can be served; take fewer with workload.num_requests"
             )
-        return found[:wanted]
+        return rows[:count]
 
     def times(self) -> list[float]:
         """Arrival times in seconds since the first; BadInput if a request has none."""
         path = Path(self.path)
         if path.suffix == ".jsonl" and self.time_unit is None:
             refuse_ambiguous(_json_rows(path), self.num_requests)
-        times = [one.arrival_s for one in self.requests()]
-        given = [time for time in times if time is not None]
-        if len(given) < len(times):
+        times = [request.arrival_s for request in self.requests()]
+        known_s = [time for time in times if time is not None]
+        if len(known_s) < len(times):
             raise BadInput(
                 f"workload.arrival is 'trace', but not every request of {self.path} has a time; "
                 "choose all_at_once or poisson"
             )
-        return [time - given[0] for time in given]
+        return [time - known_s[0] for time in known_s]
 
 
 @lru_cache(maxsize=8)
@@ -119,17 +119,17 @@ def _read(path: Path, sha256: str, unit: Unit | None) -> tuple[TraceRequest, ...
         rows = _csv_lines(path)
     else:
         raise BadInput(f"workload.path is {str(path)!r} but must end in .jsonl or .csv")
-    found: list[TraceRequest] = []
+    items: list[TraceRequest] = []
     try:
         for place, item in islice(rows, MAX_REQUESTS + 1):
-            if found and (item.arrival_s or 0) < (found[-1].arrival_s or 0):
+            if items and (item.arrival_s or 0) < (items[-1].arrival_s or 0):
                 raise BadInput(f"{place}: arrives before the request above it")
-            found.append(item)
+            items.append(item)
     except csv.Error as error:
         raise BadInput(f"{path}: cannot be read as text ({error})") from None
-    if not found:
+    if not items:
         raise BadInput(f"{path}: holds no requests")
-    return tuple(found)
+    return tuple(items)
 
 
 def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -158,14 +158,15 @@ def _json_lines(path: Path, unit: int) -> Iterator[tuple[str, TraceRequest]]:
 
 def _csv_lines(path: Path) -> Iterator[tuple[str, TraceRequest]]:
     reader = csv.reader(text_lines(path, limits.LONGEST_REQUEST_BYTES))
-    columns = {name: at for at, name in enumerate(next(reader, [])) if name in CSV_COLUMNS}
+    columns = {name: i for i, name in enumerate(next(reader, [])) if name in CSV_COLUMNS}
     for row in reader:
         if not row:
             continue
         place = f"{path}:{reader.line_num}"
-        found = {name: row[at] for name, at in columns.items() if at < len(row)}
-        prompt, output = (_count(found.get(key), key, place) for key in CSV_COLUMNS[:2])
-        yield place, TraceRequest(prompt, output, _time(found.get("arrival_s"), "arrival_s", place))
+        values = {name: row[i] for name, i in columns.items() if i < len(row)}
+        prompt, output = (_count(values.get(key), key, place) for key in CSV_COLUMNS[:2])
+        time_s = _time(values.get("arrival_s"), "arrival_s", place)
+        yield place, TraceRequest(prompt, output, time_s)
 
 
 def _count(value: Any, key: str, place: str) -> int:

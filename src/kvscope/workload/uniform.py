@@ -39,7 +39,7 @@ class Uniform(Workload):
         return mean * (1 - share), max(1.0, mean * share), max(1.0, self.max_tokens * share)
 
     def check(self, experiment: Conditions) -> None:
-        """Also refuse bounds in the wrong order."""
+        """Refuse, too, bounds in the wrong order."""
         if self.min_tokens > self.max_tokens:
             raise impossible(
                 f"workload.min_tokens ({self.min_tokens}) must not exceed workload.max_tokens "

@@ -21,12 +21,12 @@ def analyse(given: argparse.Namespace) -> int:
 
     if given.out and len(given.runs) > 1:
         raise BadInput("analyse: --out names the directory of one run; leave it out for several")
-    found = []
+    rows = []
     for run in given.runs:
-        found.append(experiment.analyse(run, given.out or tables_directory(run)))
+        rows.append(experiment.analyse(run, given.out or tables_directory(run)))
         if not given.json:
-            print(end="\n" if len(found) > 1 else "")
-            show.print_table(found[-1])
+            print(end="\n" if len(rows) > 1 else "")
+            show.print_table(rows[-1])
     if given.json:
-        print(json.dumps([show.as_json(metrics) for metrics in found], indent=2, allow_nan=False))
+        print(json.dumps([show.as_json(metrics) for metrics in rows], indent=2, allow_nan=False))
     return EXIT_DONE

@@ -72,7 +72,7 @@ def _argument_type(parse: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def place(text: str) -> Path:
-    """A path (a type for argparse); one that is empty, as of a variable that is not set, is none.
+    """A path (a type for argparse); an empty path, as of a variable that is not set, is refused.
 
     Python takes it for the working directory, where results would be written over other files.
     """

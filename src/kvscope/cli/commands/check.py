@@ -39,10 +39,10 @@ def check(given: argparse.Namespace) -> int:
     with Line(sys.stderr) as line, closing(check_all(checks, line.show)) as results:
         if len(checks) > 1:
             line.say(f"kvscope: {announcement(checks)}")
-        for one, found in zip(checks, results, strict=True):
+        for one, result in zip(checks, results, strict=True):
             line.clear()
-            _tell(one, found, given.brief)
-            complaints += len(found.complaints)
+            _tell(one, result, given.brief)
+            complaints += len(result.complaints)
     return EXIT_FAILED if complaints else EXIT_DONE
 
 

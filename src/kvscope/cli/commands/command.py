@@ -21,7 +21,7 @@ class CommandParser(argparse.ArgumentParser):
     mixes = True
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's for words and options that are mixed, which calls this one in turn.
+        """Parse mixed words and options; argparse's method for these calls this method in turn.
 
         After `--` all are words, which argparse does not know of mixed ones.
         """

@@ -24,10 +24,10 @@ def compare(given: argparse.Namespace) -> int:
     """
     from kvscope.report import compare
 
-    sides = (compare.read(what, given.results) for what in (given.first, given.second))
-    found = compare.differences(*sides)
+    sides = (compare.read(side, given.results) for side in (given.first, given.second))
+    differences = compare.differences(*sides)
     if given.json:
-        print(json.dumps(compare.as_json(found), indent=2, allow_nan=False))
+        print(json.dumps(compare.as_json(differences), indent=2, allow_nan=False))
     else:
-        print("\n".join(compare.lines(found)))
+        print("\n".join(compare.lines(differences)))
     return EXIT_DONE

@@ -32,6 +32,6 @@ def _measure_noise(given: argparse.Namespace) -> int:
     from kvscope.run.display import Line
 
     with Line(sys.stderr) as line:
-        found = noise.measure_noise(given.config_dir, NOISE_S, line.show)
-    print("\n".join(noise.describe(found)))
+        result = noise.measure_noise(given.config_dir, NOISE_S, line.show)
+    print("\n".join(noise.describe(result)))
     return EXIT_DONE

@@ -26,10 +26,10 @@ def report(given: argparse.Namespace) -> int:
     from kvscope.report.study import write_report
     from kvscope.report.validity import refusals, summary
 
-    found = load(given.what, given.results)
-    made = Report(found, given.results, given.out)
-    print(write_report(made))
-    print("\n".join([*summary(found), *missing_figures(found, made.drawings)]))
-    if refused := refusals(found):
+    study = load(given.what, given.results)
+    page = Report(study, given.results, given.out)
+    print(write_report(page))
+    print("\n".join([*summary(study), *missing_figures(study, page.drawings)]))
+    if refused := refusals(study):
         raise KvscopeError("not shown: " + ", ".join(refused))
     return EXIT_DONE

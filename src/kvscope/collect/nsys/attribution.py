@@ -29,7 +29,7 @@ class Names:
         return cls(to_numpy(encoded.indices), encoded.dictionary)
 
     def equal(self, wanted: str) -> Bools:
-        """Which of the strings equal `wanted`."""
+        """Mask of the strings that equal `wanted`."""
         equal: Bools = pc.equal(self.values, wanted).to_numpy(zero_copy_only=False)
         return equal[self.code] if len(equal) else np.zeros(len(self.code), np.bool_)
 
@@ -80,13 +80,13 @@ class RangeTree:
         warm_up = np.where(numbers.warm_up[range_], 1, NULL)
         outside = _inherit(parent, warm_up) == NULL
         self.repeat, self.step, self.layer = (
-            np.where(outside, _inherit(parent, own[range_]), NULL)
-            for own in (numbers.repeat, numbers.step, numbers.layer)
+            np.where(outside, _inherit(parent, values[range_]), NULL)
+            for values in (numbers.repeat, numbers.step, numbers.layer)
         )
 
 
 def _depths(parent: Int64s) -> Int64s:
-    """How many ancestors each node has; counted to ever further ones, twice as far each time."""
+    """Number of ancestors of each node, by pointer doubling."""
     above, depth = parent.copy(), (parent >= 0).astype(np.int64)
     while len(more := np.flatnonzero(above >= 0)):
         depth[more] += depth[above[more]]

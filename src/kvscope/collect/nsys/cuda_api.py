@@ -43,13 +43,13 @@ class ApiCalls:
             self.thread[part] = thread
             self.key[part] = self._keys(thread, correlation, register=True)
             done += len(thread)
-            known = thread != NULL
+            has_thread = thread != NULL
             yield {
                 "start_ns": rows["start"],
                 "end_ns": rows["end"],
                 "name": self._export.strings.lookup(rows["nameId"]),
-                "pid": to_arrow(np.where(known, pid_of(thread), NULL), pa.int64()),
-                "tid": to_arrow(np.where(known, tid_of(thread), NULL), pa.int64()),
+                "pid": to_arrow(np.where(has_thread, pid_of(thread), NULL), pa.int64()),
+                "tid": to_arrow(np.where(has_thread, tid_of(thread), NULL), pa.int64()),
                 "correlation_id": rows["correlationId"],
                 "return_value": rows["returnValue"],
             }
@@ -62,12 +62,12 @@ class ApiCalls:
 
     def find_launches(self, process: Int64s, correlation: Int64s) -> Int64s:
         """The place of the call that launched each piece of GPU work, or -1 for none recorded."""
-        wanted = self._keys(process, correlation, register=False)
+        keys = self._keys(process, correlation, register=False)
         if not self.total:
-            return np.full(len(wanted), -1, np.int64)
-        places = np.minimum(np.searchsorted(self.key, wanted), self.total - 1)
-        found: Bools = (self.key[places] == wanted) & (wanted != NULL)
-        return np.where(found, places, -1)
+            return np.full(len(keys), -1, np.int64)
+        places = np.minimum(np.searchsorted(self.key, keys), self.total - 1)
+        matches: Bools = (self.key[places] == keys) & (keys != NULL)
+        return np.where(matches, places, -1)
 
     def _keys(self, global_id: Int64s, correlation: Int64s, register: bool) -> Int64s:
         """Process number and (32-bit) correlation id as one integer; NULL if either is unknown."""

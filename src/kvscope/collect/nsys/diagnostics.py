@@ -31,7 +31,7 @@ class _Message:
 
     @property
     def rank(self) -> int:
-        """How severe it is: an error is more so than a warning, and that than all others."""
+        """Severity for comparison: errors above warnings, warnings above all others."""
         return self.severity if self.severity in schema.SEVERE else 0
 
     @property
@@ -47,22 +47,22 @@ def write_log(export: NsysExport, out_dir: Path) -> list[str]:
     log.
     """
     complaints, worst = 0, None
-    for one in _messages(export):
-        if one.complains:
+    for message in _messages(export):
+        if message.complains:
             complaints += 1
-            worst = one if worst is None or one.rank > worst.rank else worst
+            worst = message if worst is None or message.rank > worst.rank else worst
     if worst is None:
         return []
     with (
         atomic_path(out_dir / NSYS_LOG) as path,
         path.open("w", encoding="utf-8", errors="replace") as file,
     ):
-        file.writelines(_entry(one) for one in _messages(export))
+        file.writelines(_entry(message) for message in _messages(export))
     most = "" if complaints == 1 else ", the most severe"
     kind = "an error" if worst.kind == "error" else f"a {worst.kind}"
-    said = one_line((worst.text.strip().splitlines() or [""])[0])
+    line = one_line((worst.text.strip().splitlines() or [""])[0])
     return [
-        f"Nsight Systems has {plural(complaints, 'complaint')}{most} {kind}: {said} "
+        f"Nsight Systems has {plural(complaints, 'complaint')}{most} {kind}: {line} "
         f"(all of them in {NSYS_LOG}, beside the tables)."
     ]
 
@@ -77,8 +77,8 @@ def _messages(export: NsysExport) -> Iterator[_Message]:
     number = "CASE WHEN typeof({0}) = 'integer' THEN {0} END".format
     sql = f"""SELECT {number("timestamp")}, {number("severity")}, {text}
               FROM {export.source(table, read, "rowid AS row")} ORDER BY timestamp, row"""
-    for time_ns, severity, said in export.each(sql):
-        yield _Message(time_ns, severity or 0, said)
+    for time_ns, severity, words in export.each(sql):
+        yield _Message(time_ns, severity or 0, words)
 
 
 def _entry(message: _Message) -> str:

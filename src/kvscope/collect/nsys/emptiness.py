@@ -17,7 +17,7 @@ RECORD_CUDA = f"record {ON_A_GPU}"
 def empty_tables(
     export: NsysExport, rows: Mapping[str, int], cuda_by: str | None = None
 ) -> list[str]:
-    """Which tables have no `rows`, and why: one sentence, or none if all have some.
+    """A sentence on the tables without `rows` and why they are empty; no sentence if all have rows.
 
     `cuda_by` says what traces CUDA, where that is not an option of nsys.
     """
@@ -29,8 +29,8 @@ def empty_tables(
         parts.append(_part(cuda, _why_no_cuda(export, cuda_by)))
     elif cuda:
         parts.append(_part(cuda, "CUDA was traced, and nothing of that kind was in the capture"))
-    said = "; ".join(parts)
-    return [f"{said[0].upper()}{said[1:]}."] if parts else []
+    sentence = "; ".join(parts)
+    return [f"{sentence[0].upper()}{sentence[1:]}."] if parts else []
 
 
 def _part(names: list[str], why: str) -> str:

@@ -38,8 +38,8 @@ _KIND = "an Nsight Systems export"
 
 @dataclass(frozen=True)
 class Query:
-    """Columns to stream from a table: `integers`, null where a version has none, and `computed`
-    ones by name, each an SQL expression and its type.
+    """Columns to stream from a table: `integers`, null where a version lacks them, and `computed`
+    columns by name, each an SQL expression and its type.
 
     `others` are columns that only `computed` and `where` speak of.
     """
@@ -53,7 +53,7 @@ class Query:
 
 
 class NsysExport:
-    """One export, open for reading; use it as a context manager.
+    """An nsys export, open for reading; a context manager.
 
     Raises BadInput, in one sentence that names the file, if it is missing, not SQLite, not an
     export, truncated, or found damaged while it is read.
@@ -112,8 +112,8 @@ class NsysExport:
 
         `more` is SQL for a column besides.
         """
-        known = self.columns(table)
-        selected = [f'"{known[c]}" AS "{c}"' if c in known else f'NULL AS "{c}"' for c in columns]
+        names = self.columns(table)
+        selected = [f'"{names[c]}" AS "{c}"' if c in names else f'NULL AS "{c}"' for c in columns]
         return f'(SELECT {", ".join(filter(None, (more, *selected)))} FROM "{table}" NOT INDEXED)'
 
     def count(self, table: str) -> int:
@@ -125,12 +125,12 @@ class NsysExport:
     @cached_property
     def metadata(self) -> dict[str, str]:
         """Metadata of the exporter: EXPORT_PRODUCT_VERSION and so on."""
-        found: dict[str, str] = {}
+        entries: dict[str, str] = {}
         for table in schema.METADATA:
             if table in self.tables:
                 source = self.source(table, ("name", "value"))
-                found.update(self.rows(f"SELECT {cut('name')}, {cut('value')} FROM {source}"))
-        return found
+                entries.update(self.rows(f"SELECT {cut('name')}, {cut('value')} FROM {source}"))
+        return entries
 
     @property
     def session_start_utc_ns(self) -> int | None:
@@ -192,11 +192,11 @@ class NsysExport:
             WHERE {query.where} ORDER BY {query.order}"""
 
     def _check_batch(self, query: Query, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch, if every column is of the type and the range that is due."""
+        """The batch, if every column has the expected type and range."""
         columns = []
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            _, due = query.computed.get(name, (None, pa.int64()))
-            if column.type != due and batch.num_rows:
+            _, type_ = query.computed.get(name, (None, pa.int64()))
+            if column.type != type_ and batch.num_rows:
                 raise self._bad_value(query.table, name, f"{column.type}s", None)
             within = schema.BOUNDS.get(name)
             if within is not None and len(column):
@@ -206,15 +206,15 @@ class NsysExport:
                         raise self._bad_value(query.table, name, str(end), within)
             if name in ("start", "end") and column.null_count:
                 raise self._bad_value(query.table, name, "no value", within)
-            columns.append(as_utf8(column) if due == pa.string() and batch.num_rows else column)
+            columns.append(as_utf8(column) if type_ == pa.string() and batch.num_rows else column)
         return pa.record_batch(columns, names=batch.schema.names)
 
     def _bad_value(
         self, table: str, column: str, found: str, within: tuple[int, int] | None
     ) -> BadInput:
-        due = f" from {within[0]} to {within[1]}" if within else ""
+        range_ = f" from {within[0]} to {within[1]}" if within else ""
         holds = f"{self.path}: table {table}: column '{column}' holds {found}"
-        return BadInput(f"{holds}; expected a whole number{due}")
+        return BadInput(f"{holds}; expected a whole number{range_}")
 
     @cached_property
     def strings(self) -> Strings:
@@ -271,7 +271,7 @@ def _check_header(path: Path) -> None:
         raise BadInput(f"{path}: not an SQLite file; {_HINT}")
     page_size, changes, pages, valid_for = (
         struct.unpack(">H", header[16:18])[0],
-        *(struct.unpack(">I", header[at : at + 4])[0] for at in (24, 28, 92)),
+        *(struct.unpack(">I", header[offset : offset + 4])[0] for offset in (24, 28, 92)),
     )
     expected = pages * (65536 if page_size == 1 else page_size)
     if changes == valid_for and size < expected:

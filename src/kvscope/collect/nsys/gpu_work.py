@@ -60,7 +60,7 @@ class GpuWork:
         return self._export.stream(Query(table, columns, order='start, "end", row'))
 
     def _row_columns(self, table: str, rows: pa.RecordBatch) -> dict[str, Any]:
-        """Where and when the work ran, and what launched it."""
+        """Process, thread, times and ranges of the work, and the call that launched it."""
         process = to_numpy(rows["globalPid"])
         call = self._calls.find_launches(process, to_numpy(rows["correlationId"]))
         thread = take(self._calls.thread, call)

@@ -1,4 +1,4 @@
-"""Which ranges of a thread are open at an instant: a stack, known for every instant at once.
+"""Ranges of a thread that are open at an instant: a stack, for every instant at once.
 
 Push/pop ranges of one thread nest, except that each NVTX domain has a stack of its own, so that
 ranges of two domains may cross. Replaying the pushes and pops of a thread gives its stack between
@@ -67,9 +67,9 @@ class Nesting:
     def innermost(self, thread: Int64s, start: Int64s, end: Int64s) -> Int64s:
         """For each interval the frame of the innermost range that contains it, or NONE."""
         frames = np.full(len(thread), NONE, np.int64)
-        for t, here in by_value(thread):
+        for t, places in by_value(thread):
             if t in self._threads:
-                frames[here] = self._innermost_on(self._threads[t], start[here], end[here])
+                frames[places] = self._innermost_on(self._threads[t], start[places], end[places])
         return frames
 
     def _innermost_on(self, thread: _Thread, start: Int64s, end: Int64s) -> Int64s:
@@ -87,12 +87,12 @@ class Nesting:
 
     def _climb(self, frames: Int64s, end: Int64s) -> Int64s:
         """The first frame from each one downwards whose range lasts until `end`."""
-        found = frames.copy()
-        short = np.flatnonzero(self._end[self._range[found]] < end)
+        climbed = frames.copy()
+        short = np.flatnonzero(self._end[self._range[climbed]] < end)
         while len(short):
-            found[short] = self._parent[found[short]]
-            short = short[self._end[self._range[found[short]]] < end[short]]
-        return found
+            climbed[short] = self._parent[climbed[short]]
+            short = short[self._end[self._range[climbed[short]]] < end[short]]
+        return climbed
 
     def _range_parents(self, thread: Int64s) -> Int64s:
         start, end = self._start[:-1], self._end[:-1]

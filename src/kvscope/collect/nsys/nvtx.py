@@ -61,8 +61,8 @@ class NvtxRanges:
         self._frame_range = nested[self._nesting.frame_range]
         self._parent = np.full(len(self), NONE, np.int64)
         self._parent[nested] = np.append(nested, NONE)[self._nesting.range_parent]
-        own = self.push_pop & self.domain.equal(DOMAIN)
-        numbers = RangeNumbers.of(self.name, own, _numbers(self.payload))
+        is_own = self.push_pop & self.domain.equal(DOMAIN)
+        numbers = RangeNumbers.of(self.name, is_own, _numbers(self.payload))
         everything = np.arange(len(self))
         self._ranges = RangeTree(self._parent, everything, self.name, numbers)
         self._frames = RangeTree(self._nesting.frame_parent, self._frame_range, self.name, numbers)
@@ -71,18 +71,18 @@ class NvtxRanges:
     def warnings(self) -> list[str]:
         """Sentences on ranges that are left out."""
         too_deep, cut = self._nesting.too_deep, int(self._ranges.cut.sum())
-        found = []
+        sentences = []
         if too_deep:
-            found.append(
+            sentences.append(
                 f"{too_deep:,} NVTX ranges are nested more than {limits.DEEPEST_STACK:,} deep; "
                 "work in them is attributed to the last range above that depth."
             )
         if cut:
-            found.append(
+            sentences.append(
                 f"The paths of {cut:,} NVTX ranges are too long; they end with '{MORE}' where "
                 "names are left out."
             )
-        return found
+        return sentences
 
     def attribute(self, thread: Int64s, start: Int64s, end: Int64s) -> dict[str, pa.Array]:
         """Context of each interval on its thread: the innermost range, the path, its pass.
@@ -105,7 +105,7 @@ class NvtxRanges:
         names, domains = self.name.to_arrow(), self.domain.to_arrow()
         paths = Names(self._ranges.path_code, self._ranges.paths).to_arrow()
         kinds = Names(self.push_pop.astype(np.int64), pa.array(["start_end", "push_pop"]))
-        known = self.thread != NULL
+        has_thread = self.thread != NULL
         columns = {
             "id": pa.array(np.arange(len(self))),
             "start_ns": pa.array(self.start),
@@ -113,8 +113,8 @@ class NvtxRanges:
             "name": names,
             "domain": domains,
             "kind": kinds.to_arrow(),
-            "pid": to_arrow(np.where(known, pid_of(self.thread), NULL), pa.int64()),
-            "tid": to_arrow(np.where(known, tid_of(self.thread), NULL), pa.int64()),
+            "pid": to_arrow(np.where(has_thread, pid_of(self.thread), NULL), pa.int64()),
+            "tid": to_arrow(np.where(has_thread, tid_of(self.thread), NULL), pa.int64()),
             "payload": self.payload,
             "parent_id": to_arrow(np.where(self._parent == NONE, NULL, self._parent), pa.int64()),
             "depth": pa.array(self._ranges.depth.astype(np.int32)),
@@ -182,21 +182,21 @@ def _payload(rows: pa.Table) -> pa.Array:
     payload = np.where(to_numpy(rows["has_fraction"]) == 1, rows["fraction"].to_numpy(), np.nan)
     for name in reversed(WHOLE_PAYLOADS):
         values = to_numpy(rows[name])
-        known = ~rows[name].is_null().to_numpy()
+        present = ~rows[name].is_null().to_numpy()
         number = values.astype(np.float64)
         if name == "uint64Value":  # SQLite has no unsigned integers: beyond 2^63 they are negative
             number += (values < 0) * 2.0**64
-        payload = np.where(known, number, payload)
+        payload = np.where(present, number, payload)
     return pa.array(payload, from_pandas=True)
 
 
 def _names(export: NsysExport, rows: pa.Table) -> Names:
-    """A range's own text or else, for a registered string, the one its id stands for."""
+    """A range's own text, else the registered string of its id."""
     texts, strings = rows["text"].combine_chunks(), export.strings
-    own, registered = to_numpy(texts.indices), strings.places(to_numpy(rows["textId"]))
+    places, registered = to_numpy(texts.indices), strings.places(to_numpy(rows["textId"]))
     values = pa.concat_arrays([pa.array([""]), texts.dictionary, strings.values])
     registered = np.where(registered == NULL, 0, registered + 1 + len(texts.dictionary))
-    code = np.where(to_numpy(rows["has_text"]) == 1, own + 1, registered)
+    code = np.where(to_numpy(rows["has_text"]) == 1, places + 1, registered)
     distinct = values.dictionary_encode()
     return Names(to_numpy(distinct.indices)[code], distinct.dictionary)
 
@@ -215,9 +215,9 @@ def _domains(export: NsysExport, thread: Int64s, domain: Int64s) -> Names:
     )
     ids, id_ = np.unique(np.where(domain == NULL, 0, domain), return_inverse=True)
     pairs, code = np.unique(process * len(ids) + id_, return_inverse=True)
-    known = domain_names(export)
+    names = domain_names(export)
     values = [
-        known.get((int(processes[p // len(ids)]), i), f"domain {i}" if i else "")
+        names.get((int(processes[p // len(ids)]), i), f"domain {i}" if i else "")
         for p, i in ((int(p), int(ids[p % len(ids)])) for p in pairs)
     ]
     return Names(code, pa.array(values, pa.string()))
@@ -236,6 +236,6 @@ def domain_names(export: NsysExport) -> dict[tuple[int, int], str]:
     )
     texts = export.strings.lookup(pa.array([row[4] for row in rows], pa.int64())).to_pylist()
     return {
-        (process, domain): (own if has_own else registered) or f"domain {domain}"
-        for (process, domain, has_own, own, _), registered in zip(rows, texts, strict=True)
+        (process, domain): (text if has_own else registered) or f"domain {domain}"
+        for (process, domain, has_own, text, _), registered in zip(rows, texts, strict=True)
     }

@@ -19,13 +19,13 @@ def forward_passes(sqlite: Path) -> pd.DataFrame:
     Raises BadInput if the file is no readable export.
     """
     with NsysExport(sqlite) as export:
-        found = [_own(batch) for batch in NvtxRanges(export).batches()]
-    rows = pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=COLUMNS)
+        frames = [_own(batch) for batch in NvtxRanges(export).batches()]
+    rows = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=COLUMNS)
     return rows[rows["closed"].astype(bool)].drop_duplicates(["repeat", "step"])
 
 
 def _own(batch: dict[str, pa.Array]) -> pd.DataFrame:
-    own = pc.and_(pc.equal(batch["domain"], DOMAIN), pc.equal(batch["name"], FORWARD_PASS))
-    frame = pa.table({name: batch[name] for name in COLUMNS}).filter(own).to_pandas()
-    found: pd.DataFrame = frame.dropna()
-    return found
+    mask = pc.and_(pc.equal(batch["domain"], DOMAIN), pc.equal(batch["name"], FORWARD_PASS))
+    frame = pa.table({name: batch[name] for name in COLUMNS}).filter(mask).to_pandas()
+    complete: pd.DataFrame = frame.dropna()
+    return complete

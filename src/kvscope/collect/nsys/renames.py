@@ -29,7 +29,7 @@ def known_columns(table: str, present: set[str]) -> dict[str, str]:
 
     `present` are the latter. BadInput if a package renames columns of a table that is not read.
     """
-    found = {name: name for name in present}
+    columns = {name: name for name in present}
     for name in plugins.names(GROUP):
         renamed = plugins.load(GROUP, name, RenamedColumns)
         if renamed.table not in schema.READ:
@@ -38,6 +38,6 @@ def known_columns(table: str, present: set[str]) -> dict[str, str]:
                 f"expected one of {', '.join(schema.READ)}"
             )
         if renamed.table == table:
-            there = {known: other for known, other in renamed.others.items() if other in present}
-            found = there | found
-    return found
+            renames = {known: other for known, other in renamed.others.items() if other in present}
+            columns = renames | columns
+    return columns

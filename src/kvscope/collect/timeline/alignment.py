@@ -1,4 +1,4 @@
-"""Where the profiler's clock stands against the host's.
+"""Offset of the profiler's clock from the host's.
 
 The host records when each forward pass was scheduled; the NVTX range of the pass is pushed right
 then. Their differences scatter by the microseconds between the two readings, so that the median
@@ -101,7 +101,7 @@ def _from_pairs(profiler: Int64s, host: Int64s) -> Alignment:
 
 
 def _drift(time: Int64s, residuals: Floats) -> tuple[float | None, float]:
-    """How far the residuals moved between the first and last third, and in what time.
+    """Movement of the residuals between the first and last third, and the time between these.
 
     Medians of thirds, so that a few late readings do not look like a drift.
     """

@@ -56,7 +56,7 @@ def _slices(merged: pa.Table, order: pa.Array) -> Iterator[dict[str, Any]]:
 
 
 def _repeats(run: Run) -> pa.Table:
-    rows = [(one.repeat, one.start_ns, one.duration_s) for one in run.record.clock.repeats]
+    rows = [(entry.repeat, entry.start_ns, entry.duration_s) for entry in run.record.clock.repeats]
     frame = pd.DataFrame(rows, columns=["repeat", "start_ns", "duration_s"])
     start = frame["start_ns"].to_numpy(np.int64)
     return _part(
@@ -85,7 +85,7 @@ def _layers(run: Run) -> pa.Table:
 
 
 def _requests(run: Run) -> pa.Table:
-    """From arrival to the last token; one that never finished is not an interval."""
+    """Requests from arrival to the last token; unfinished requests have no interval."""
     requests = run.requests.dropna(subset=["arrival_s", "finished_s"])
     name = "request " + requests["request_id"].astype(str)
     return _part(
@@ -96,7 +96,7 @@ def _requests(run: Run) -> pa.Table:
 
 
 def _preemptions(run: Run) -> pa.Table:
-    """From the pass that preempted a request to the pass that resumed it."""
+    """Preemptions, each from the pass that preempted a request to the pass that resumed it."""
     key = ["repeat", "request_id"]
     steps = run.steps[["repeat", "step", "start_s"]]
     events = run.preemptions.merge(steps, on=["repeat", "step"])
@@ -104,7 +104,7 @@ def _preemptions(run: Run) -> pa.Table:
     after = events.groupby(key)[["event", "start_s"]].shift(-1)
     events = events.assign(next_event=after["event"], resumed_s=after["start_s"])
     gaps = events[(events["event"] == "preempt") & (events["next_event"] == "resume")]
-    start, end = (instants_ns(run, gaps["repeat"], gaps[at]) for at in ("start_s", "resumed_s"))
+    start, end = (instants_ns(run, gaps["repeat"], gaps[end]) for end in ("start_s", "resumed_s"))
     return _part(
         start, end, "host", "preemption",
         name="preempted (" + gaps["policy"].astype(str) + ")",
@@ -116,7 +116,7 @@ def _preemptions(run: Run) -> pa.Table:
 def _transfers(run: Run) -> pa.Table:
     """Copies between the KV cache and the host; on a GPU, the calls that launch them."""
     copies = run.copies.dropna(subset=["start_s", "end_s"])
-    start, end = (instants_ns(run, copies["repeat"], copies[at]) for at in ("start_s", "end_s"))
+    start, end = (instants_ns(run, copies["repeat"], copies[end]) for end in ("start_s", "end_s"))
     return _part(
         start, end, "host", "copy",
         name=copies["kind"].astype(str) + " " + copies["direction"].astype(str),
@@ -155,17 +155,17 @@ def _join_words(*words: Any) -> pa.ChunkedArray:
 def _profiler_part(
     source: str, kind: str, rows: pa.Table, name: Any, track: Any, offset_ns: int
 ) -> pa.Table:
-    start, end = (pc.add(rows[at], offset_ns) for at in ("start_ns", "end_ns"))
-    own = {key: rows[key] for key in _ATTRIBUTION}
-    return _part(start, end, source, kind, name=name, track=track, **own)
+    start, end = (pc.add(rows[column], offset_ns) for column in ("start_ns", "end_ns"))
+    attribution = {key: rows[key] for key in _ATTRIBUTION}
+    return _part(start, end, source, kind, name=name, track=track, **attribution)
 
 
 # --- rows of the timeline, strings encoded
 
 
 def _part(start: Any, end: Any, source: str, kind: str, **others: Any) -> pa.Table:
-    given = {"start_ns": start, "end_ns": end, "source": source, "kind": kind, **others}
-    columns = [_column(given.get(field.name), field.type, len(start)) for field in _SCHEMA]
+    values = {"start_ns": start, "end_ns": end, "source": source, "kind": kind, **others}
+    columns = [_column(values.get(field.name), field.type, len(start)) for field in _SCHEMA]
     return pa.table(columns, schema=_SCHEMA)
 
 

@@ -151,7 +151,7 @@ class _Trace:
 
 
 class _Lane:
-    """One Perfetto track and the ends of the slices open on it, the innermost last."""
+    """A Perfetto track and the ends of its open slices, the innermost last."""
 
     def __init__(self, track: int) -> None:
         self.track = track

@@ -58,8 +58,8 @@ class ReferenceChecks(Comparisons):
         expected = reference_attention(
             query[queries], keys, values, before + queries, attention.scale
         )
-        found = output[row.own].view(query.shape)[queries].double()
-        self._judge(found, expected, TOLERANCES[output.dtype], f"layer {layer}")
+        sampled = output[row.own].view(query.shape)[queries].double()
+        self._judge(sampled, expected, TOLERANCES[output.dtype], f"layer {layer}")
 
     def _judge(
         self, found: torch.Tensor, expected: torch.Tensor, tolerance: float, where: str
@@ -115,7 +115,7 @@ def reference_attention(
     heads = []
     for head in range(query.shape[1]):
         shared = head // group
-        q, k, v = (each.double() for each in (query[:, head], keys[:, shared], values[:, shared]))
+        q, k, v = (x.double() for x in (query[:, head], keys[:, shared], values[:, shared]))
         weights = (q @ k.T * scale).masked_fill(hidden, -torch.inf).softmax(dim=-1)
         heads.append(weights @ v)
     return torch.stack(heads, dim=1)

@@ -37,7 +37,7 @@ class CpuPlatform(VllmPlatform):
         A latent has the kernels of any CPU: those for AMX take no float32, and other blocks.
         """
         blocks = self.experiment.cache_blocks + 1  # with vLLM's null block
-        latent = any(one.kind == "mla" for one in self.experiment.model.kept)
+        latent = any(layers.kind == "mla" for layers in self.experiment.model.kept)
         return {
             "kv_cache_memory_bytes": blocks * self.experiment.block_bytes,
             **({"attention_backend": "CPU_MLA"} if latent else {}),

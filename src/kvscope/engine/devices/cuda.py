@@ -57,7 +57,7 @@ class CudaPlatform(VllmPlatform):
         return {"attention_backend": self.slot} if self.backend else {}
 
     def timed(self, copy: Callable[[], None]) -> Callable[[], float]:
-        """By CUDA events on the copy's stream."""
+        """Time a copy by CUDA events on its stream."""
         import torch
 
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -114,5 +114,5 @@ class Platform:
 
 def platform_of(experiment: Experiment) -> Platform:
     """The platform of the experiment's device, made for it."""
-    made: Platform = resolve_name(experiment.device.platform)(experiment)
-    return made
+    platform: Platform = resolve_name(experiment.device.platform)(experiment)
+    return platform

@@ -51,7 +51,7 @@ class SwapChecks(Comparisons):
         before = self._away[request_id]
         self._positions[request_id] = positions
         self._away[request_id] = {
-            name: [blocks[at] for at in positions] for name, blocks in before.items()
+            name: [blocks[position] for position in positions] for name, blocks in before.items()
         }
 
     def record_rebuild(self, request_id: str, count: int) -> None:
@@ -64,7 +64,7 @@ class SwapChecks(Comparisons):
         }
 
     def keep_first(self, request_id: str, count: int) -> None:
-        """Of a request that resumes, only the first blocks are there: compare no others."""
+        """Compare only the first blocks of a request that resumes; the others are not there."""
         if (kept := self._to_rebuild.pop(request_id, None)) and count:
             self._to_rebuild[request_id] = {name: blocks[:count] for name, blocks in kept.items()}
 
@@ -75,7 +75,7 @@ class SwapChecks(Comparisons):
             if positions is None:
                 continue  # nothing was copied back: all was found, or is computed again
             blocks = self._blocks_of(request_id)
-            after = read_content(self._layers, [blocks[at] for at in positions])
+            after = read_content(self._layers, [blocks[position] for position in positions])
             difference = describe_difference(before, after)
             self.add(not difference, f"request {request_id}: {difference}")
         for request_id in self._to_rebuild.keys() & request_ids:
@@ -85,8 +85,8 @@ class SwapChecks(Comparisons):
     def _describe_rebuilt(self, request_id: str, before: dict[str, torch.Tensor]) -> str:
         for name, blocks in before.items():
             count = len(blocks)
-            found = self._layers[name][self._blocks_of(request_id)[:count]]
-            off = (found - blocks).abs().flatten(1).amax(1)
+            rebuilt = self._layers[name][self._blocks_of(request_id)[:count]]
+            off = (rebuilt - blocks).abs().flatten(1).amax(1)
             allowed = TOLERANCE[blocks.dtype] * blocks.abs().amax()
             (changed,) = (~(off <= allowed)).nonzero(as_tuple=True)
             if len(changed):
@@ -115,10 +115,10 @@ def _bytes(block: torch.Tensor) -> bytes:
 def describe_difference(before: Content, after: Content) -> str:
     """The first difference between two contents, in words; '' if they are equal."""
     for name, blocks in before.items():
-        found = after.get(name, [])
-        if len(found) != len(blocks):
-            return f"{len(found)} of {len(blocks)} blocks came back"
-        changed = [place for place, block in enumerate(blocks) if found[place] != block]
+        returned = after.get(name, [])
+        if len(returned) != len(blocks):
+            return f"{len(returned)} of {len(blocks)} blocks came back"
+        changed = [place for place, block in enumerate(blocks) if returned[place] != block]
         if changed:
             return (
                 f"{len(changed)} of {len(blocks)} blocks of {name} came back with other content, "

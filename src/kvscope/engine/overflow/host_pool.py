@@ -19,11 +19,11 @@ class HostAllocation:
     @property
     def held(self) -> dict[int, int]:
         """The host block of each position that is not left out, in order."""
-        positions = (at for at in count() if at not in self.left_out)
+        positions = (position for position in count() if position not in self.left_out)
         return dict(zip(positions, self.blocks, strict=False))
 
     def positions_from(self, first: int) -> list[int]:
-        """The positions from one on, up to the first that was left out."""
+        """The positions from `first` on, up to the first that was left out."""
         return list(takewhile(self.held.__contains__, count(first)))
 
 
@@ -57,11 +57,11 @@ class HostPool:
 
         None, and nothing changes, if fewer are free.
         """
-        held = self._held.get(request_id, NOTHING)
-        more = count - len(held.blocks)
+        present = self._held.get(request_id, NOTHING)
+        more = count - len(present.blocks)
         if more > self.free:
             return None
-        blocks = held.blocks + tuple(self._next() for _ in range(more))
+        blocks = present.blocks + tuple(self._next() for _ in range(more))
         self._held[request_id] = HostAllocation(tokens, blocks)
         return self._held[request_id]
 
@@ -79,10 +79,10 @@ class HostPool:
         The data stay valid until the blocks are allocated again. That happens in a later schedule,
         whose copies follow those of this one: vLLM admits no request while it preempts.
         """
-        held = self._held.pop(request_id, None)
-        for block in held.blocks if held else ():
+        allocation = self._held.pop(request_id, None)
+        for block in allocation.blocks if allocation else ():
             heapq.heappush(self._returned, block)
-        return held
+        return allocation
 
     def _next(self) -> int:
         if self._returned:

@@ -82,7 +82,7 @@ class HostTier:
         """Note the pass whose scheduling learned that a request's blocks have been loaded."""
 
     def joined(self, undone: Any, orders: Any) -> Any:
-        """The orders of a schedule, with those of an empty one that was made before it."""
+        """The orders of a schedule, joined with those of an empty schedule before it."""
         return orders
 
     # --------------------------------------------------------------------- the worker's half

@@ -135,7 +135,7 @@ class OverflowPolicy(Overflow):
             )
 
     def action(self, victim: Victim) -> Action:
-        """The action for a victim; one that copies blocks needs a subclass of `Swap`."""
+        """The action for a victim; an action that copies blocks needs a subclass of `Swap`."""
         return RECOMPUTE
 
     def preempt(self, victim: Victim, blocks: VictimBlocks, tier: Keeper) -> Preempted:
@@ -149,8 +149,8 @@ class OverflowPolicy(Overflow):
                 f"overflow={self.name} returns the action {action.name!r}, which copies "
                 "blocks, but it has no host pool; make its class a subclass of Swap"
             )
-        kept = tier.keep(action, victim.request_id, victim.tokens, blocks)
-        refused = action.needs_pool and not kept
+        is_kept = tier.keep(action, victim.request_id, victim.tokens, blocks)
+        refused = action.needs_pool and not is_kept
         predicted_s = self.predicted_s(victim, action) if victim.tokens else None
         return Preempted(RECOMPUTE if refused else action, refused, predicted_s)
 

@@ -68,7 +68,7 @@ class Swap(OverflowPolicy):
         return experiment.request_blocks * experiment.block_bytes // pieces
 
     def engine_arguments(self, host_blocks: int) -> dict[str, Any]:
-        """vLLM moves blocks through a KV connector; this one is kvscope's."""
+        """Arguments that select kvscope's KV connector, by which vLLM moves blocks."""
         module, _, name = self.connector.partition(":")
         settings = {
             "policy": self.name,

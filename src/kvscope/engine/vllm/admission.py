@@ -1,4 +1,4 @@
-"""By whose rules requests are admitted to the cache and go on: `cache.admission`.
+"""Rules by which requests are admitted to the cache and go on: `cache.admission`.
 
 vLLM 0.4.2's are three conditions around today's `KVCacheManager.allocate_slots`, which decides
 alone: it gives a request its blocks, or None.
@@ -35,8 +35,8 @@ def admit_as_0_4_2(scheduler: PolicyScheduler) -> None:
         loaded = kwargs.get("num_external_computed_tokens", 0)
         if loaded and free < -(-loaded // block_size) + 1 + watermark:
             return None
-        found = kwargs.get("num_new_computed_tokens", 0)  # in the prefix cache, which it had not
-        computed = request.num_computed_tokens + found + loaded + num_new_tokens
+        cached = kwargs.get("num_new_computed_tokens", 0)  # in the prefix cache, which it had not
+        computed = request.num_computed_tokens + cached + loaded + num_new_tokens
         kwargs["num_lookahead_tokens"] = request.num_tokens - computed
         return allocate(request, num_new_tokens, *args, **kwargs)
 

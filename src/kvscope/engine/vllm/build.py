@@ -84,11 +84,11 @@ class VllmEngine:
     @property
     def host_pool(self) -> dict[str, Any]:
         """The entries of run.json on the host pool: blocks, kind of memory, pieces of a block."""
-        found: dict[str, Any] = self.scheduler.tier.pool_facts
+        facts: dict[str, Any] = self.scheduler.tier.pool_facts
         if not self.platform.experiment.device.allocates:
-            return found | self.platform.host_pool()
+            return facts | self.platform.host_pool()
         worker = worker_tier()
-        return found | {"host_memory": worker.host_memory, "pieces_per_block": worker.pieces}
+        return facts | {"host_memory": worker.host_memory, "pieces_per_block": worker.pieces}
 
     @contextmanager
     def check_results(self) -> Iterator[dict[str, Comparisons]]:
@@ -220,13 +220,13 @@ def check_groups(groups: Sequence[KvGroup], experiment: Experiment) -> None:
             f"a block of model={model} has {groups[0].block_bytes:,} bytes in vLLM's plan, but "
             f"{experiment.block_bytes:,} by model.kv_layers and model.block_layers"
         )
-    found, planned = (
-        ", ".join(sorted(f"{g.kind} of {g.layers} layers" for g in of))
-        for of in (groups, experiment.kv_groups)
+    actual, planned = (
+        ", ".join(sorted(f"{g.kind} of {g.layers} layers" for g in groups_))
+        for groups_ in (groups, experiment.kv_groups)
     )
-    if found != planned:
+    if actual != planned:
         raise BadInput(
-            f"the KV groups of model={model} are {found} in vLLM's plan, but {planned} by "
+            f"the KV groups of model={model} are {actual} in vLLM's plan, but {planned} by "
             "model.kv_layers and model.block_layers"
         )
 
@@ -367,7 +367,7 @@ def _observed(
     check_layout(platform.experiment, scheduler.kv_groups)
     timer = LayerTimer(recorder)
     layers = llm.apply_model(timer.install)[0]
-    own = llm.apply_model(find_own_attention)[0]
-    for layer in own:
+    attentions = llm.apply_model(find_own_attention)[0]
+    for layer in attentions:
         layer.tracer = tracer
-    return VllmEngine(llm, platform, scheduler, recorder, timer, layers, tracer, own)
+    return VllmEngine(llm, platform, scheduler, recorder, timer, layers, tracer, attentions)

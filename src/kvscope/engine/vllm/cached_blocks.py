@@ -77,9 +77,9 @@ class CachedBlocks:
 
     def on_block_accessed(self, block: KVCacheBlock) -> None:
         """A cached block is given to a request that found it."""
-        found = self._cached[block.block_id]
+        content = self._cached[block.block_id]
         self._hits[block.block_id] += 1
-        hit = BlockHit(self._observer.step, self._request, found, block.ref_cnt > 1)
+        hit = BlockHit(self._observer.step, self._request, content, block.ref_cnt > 1)
         self._recorder.recording.hits.append(hit)
 
     def on_block_evicted(self, block: KVCacheBlock) -> None:

@@ -18,7 +18,7 @@ class ForceOutputs(AdapterLogitsProcessor):
     """Leaves of each request's logits only that of the token which must come out next."""
 
     def is_argmax_invariant(self) -> bool:
-        """The most likely token is another one."""
+        """False: forcing replaces the most likely token."""
         return False
 
     def new_req_logits_processor(self, params: Any) -> Any:
@@ -31,9 +31,9 @@ class ForceOutputs(AdapterLogitsProcessor):
         def force(output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
             place = len(output_ids)
             choices[place] = logits.argmax()  # of a chunk short of the prompt's end: overwritten
-            own = logits[tokens[place]].clone()
+            logit = logits[tokens[place]].clone()
             logits.fill_(float("-inf"))
-            logits[tokens[place]] = own
+            logits[tokens[place]] = logit
             return logits
 
         return force
@@ -41,5 +41,5 @@ class ForceOutputs(AdapterLogitsProcessor):
 
 def take_choices(request_id: str) -> list[int] | None:
     """Token ids that the model would have chosen for a finished request; None if it did."""
-    found = _choices.pop(request_id, None)
-    return None if found is None else [int(found[place]) for place in sorted(found)]
+    choices = _choices.pop(request_id, None)
+    return None if choices is None else [int(choices[place]) for place in sorted(choices)]

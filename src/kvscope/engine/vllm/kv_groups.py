@@ -25,7 +25,7 @@ def groups_of(cache: KVCacheConfig) -> tuple[KvGroup, ...]:
     """The groups whose blocks are on the device; empty for a model without a KV cache."""
     cache = described_as_now(cache)
     groups = [group for group in cache.kv_cache_groups if not group.host_resident]
-    return tuple(_group(one.kv_cache_spec, len(one.layer_names), cache) for one in groups)
+    return tuple(_group(group_.kv_cache_spec, len(group_.layer_names), cache) for group_ in groups)
 
 
 def in_order(tables: Sequence[Sequence[int]]) -> list[int | None]:
@@ -49,19 +49,19 @@ def require_one_block_table(groups: Sequence[KvGroup], setting: str) -> None:
 
 
 def _group(spec: KVCacheSpec, layers: int, cache: KVCacheConfig) -> KvGroup:
-    """One KV group; those of layers of different sizes have the sums of all."""
+    """A KV group; a group of layers of different sizes has the sums of all."""
     if isinstance(spec, UniformTypeKVCacheSpecs):
-        own = list(spec.kv_cache_specs.values())
+        specs = list(spec.kv_cache_specs.values())
     else:
-        own = [spec] * layers
-    first = own[0]
+        specs = [spec] * layers
+    first = specs[0]
     kind = type(first).__name__.removesuffix("Spec")
     return KvGroup(
         kind=kind,
         layers=layers,
         block_tokens=first.block_size,
-        useful_bytes=sum(map(_content_bytes, own)),
-        padded_bytes=sum(one.page_size_bytes for one in own),
+        useful_bytes=sum(map(_content_bytes, specs)),
+        padded_bytes=sum(layer.page_size_bytes for layer in specs),
         block_bytes=cache.kv_cache_tensors[0].size // cache.num_blocks,
         window_tokens=getattr(first, kind_of(kind).window, None),
     )

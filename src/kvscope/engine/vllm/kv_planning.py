@@ -73,7 +73,7 @@ class PlanningExecutor(WithoutWorker):
         return [kept_by_layers(self.vllm_config)]
 
     def get_supported_kv_cache_layouts(self) -> list[list[str]]:
-        """Those of the attention backends of this platform."""
+        """The KV cache layouts of the attention backends of this platform."""
         backends = get_current_attn_backends(self.vllm_config)
         return [[layout.name for layout in get_supported_kv_cache_layouts(backends)]]
 
@@ -82,7 +82,7 @@ class PlanningExecutor(WithoutWorker):
         return [self.memory_bytes]
 
     def initialize_from_config(self, kv_cache_configs: list[KVCacheConfig]) -> None:
-        """Nothing is allocated; ValueError for too many blocks to plan."""
+        """Check the plan without allocating; ValueError for too many blocks to plan."""
         for cache in kv_cache_configs:
             if cache.num_blocks > MOST_BLOCKS:
                 raise ValueError(
@@ -95,7 +95,7 @@ class PlanningExecutor(WithoutWorker):
                 self.refused = _reason(error)
 
     def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
-        """Nothing is computed: only the scheduler is asked."""
+        """Compute nothing: only the scheduler is asked."""
         future: Future[None] = Future()
         future.set_result(None)
         return future if non_block else None
@@ -103,13 +103,13 @@ class PlanningExecutor(WithoutWorker):
 
 def _by_backend(config: VllmConfig, cache: KVCacheConfig) -> list[list[AttentionGroup]]:
     """Attention backends of each KV group, with what they keep."""
-    layers, found = dict(attention_layers(config)), []
+    layers, groups = dict(attention_layers(config)), []
     for number, group in enumerate(cache.kv_cache_groups):
         spec, names = group.kv_cache_spec, group.layer_names
-        kept = getattr(spec, "kv_cache_specs", dict.fromkeys(names, spec))
-        pairs = dict.fromkeys((layers[name].get_attn_backend(), kept[name]) for name in names)
-        found.append([AttentionGroup(backend, [], own, number) for backend, own in pairs])
-    return found
+        specs = getattr(spec, "kv_cache_specs", dict.fromkeys(names, spec))
+        pairs = dict.fromkeys((layers[name].get_attn_backend(), specs[name]) for name in names)
+        groups.append([AttentionGroup(backend, [], spec_, number) for backend, spec_ in pairs])
+    return groups
 
 
 def plan(
@@ -156,16 +156,16 @@ def _engine_config(directory: Path, name: str, arguments: Sequence[str]) -> Vllm
     """vLLM's configuration for the arguments of its server."""
     parser = FlexibleArgumentParser(prog="vllm serve", add_help=False, exit_on_error=False)
     EngineArgs.add_cli_args(parser)
-    said = io.StringIO()
+    output = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            given = parser.parse_args(list(arguments))
-        if given.kv_cache_memory_bytes is not None:
+        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
+            parsed = parser.parse_args(list(arguments))
+        if parsed.kv_cache_memory_bytes is not None:
             raise BadInput("kv_cache_memory_bytes is --memory here, as in --memory 4GiB")
-        given.model, given.load_format, given.skip_tokenizer_init = str(directory), "dummy", True
-        return EngineArgs.from_cli_args(given).create_engine_config(UsageContext.OPENAI_API_SERVER)
+        parsed.model, parsed.load_format, parsed.skip_tokenizer_init = str(directory), "dummy", True
+        return EngineArgs.from_cli_args(parsed).create_engine_config(UsageContext.OPENAI_API_SERVER)
     except (SystemExit, argparse.ArgumentError) as error:
-        reason = last_line(said.getvalue()) or str(error)
+        reason = last_line(output.getvalue()) or str(error)
         raise BadInput(f"vLLM refuses its arguments: {reason}") from error
     except BadInput:
         raise
@@ -181,8 +181,8 @@ def _not_importable(directory: Path) -> str | None:
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     for architecture in config.get("architectures") or ():
         try:
-            if known := ModelRegistry.models.get(architecture):
-                known.load_model_cls()
+            if model := ModelRegistry.models.get(architecture):
+                model.load_model_cls()
         except ImportError as error:
             return f"its code of {architecture} cannot be imported: {error}"
     return None
@@ -254,17 +254,17 @@ def _answer(request_id: str, computed: bool) -> ModelRunnerOutput:
 
 
 def _weights(model: torch.nn.Module) -> int:
-    """Weights that each token is multiplied with: of experts those of the ones that it takes."""
-    found = 0
+    """Weights that each token is multiplied with; of experts, only those that a token takes."""
+    total = 0
     for module in model.modules():
         name = type(module).__name__
-        own = sum(one.numel() for one in module.parameters(recurse=False))
+        count = sum(parameter.numel() for parameter in module.parameters(recurse=False))
         if "Embedding" in name or "LMHead" in name:
             continue
         experts = getattr(module, "global_num_experts", 0) or getattr(module, "num_experts", 0)
         taken = getattr(module, "top_k", 0)
-        found += own * taken // experts if experts and taken else own
-    return found
+        total += count * taken // experts if experts and taken else count
+    return total
 
 
 def _pairs(layer: Any) -> AttentionLayers:

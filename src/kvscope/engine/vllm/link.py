@@ -20,7 +20,7 @@ class Link:
         return self.clock.now_ns()
 
     def copy(self, seconds: float) -> None:
-        """Copy for so long; the host waits for what is in memory that is not page-locked."""
+        """Copy for so long; the host waits if its memory is not page-locked."""
         if self.costs.pageable:
             self.clock.wait(seconds)
         else:

@@ -18,6 +18,6 @@ def extra_args(request_id: str, output_token_ids: list[int] | None) -> dict[str,
 
 def known_outputs(sampling_params: Any) -> list[int] | None:
     """The tokens that a request must be given; None if the model chooses."""
-    given: Mapping[str, Any] = getattr(sampling_params, "extra_args", None) or {}
-    tokens: list[int] | None = given.get(KEY)
+    extra: Mapping[str, Any] = getattr(sampling_params, "extra_args", None) or {}
+    tokens: list[int] | None = extra.get(KEY)
     return tokens

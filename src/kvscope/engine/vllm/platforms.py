@@ -13,12 +13,12 @@ def is_cpu() -> bool:
 
 
 def is_cuda() -> bool:
-    """Whether vLLM computes on an NVIDIA GPU, or on what says it is one."""
+    """Whether vLLM computes on an NVIDIA GPU, or on a platform that imitates a GPU."""
     return bool(platforms.current_platform.is_cuda())
 
 
 def is_vllms() -> bool:
-    """Whether the platform is one of vLLM's own, and not another's that says it is CUDA's."""
+    """Whether the platform is vLLM's own, and not another that imitates CUDA."""
     return type(platforms.current_platform).__module__.startswith("vllm.")
 
 

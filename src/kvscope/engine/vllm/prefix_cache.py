@@ -29,5 +29,5 @@ class PrefixCache:
         leave them there.
         """
         self._pool.evict_blocks(
-            {one.block_id for one in blocks if (one.block_hash_num_tokens or 0) > computed_tokens}
+            {b.block_id for b in blocks if (b.block_hash_num_tokens or 0) > computed_tokens}
         )

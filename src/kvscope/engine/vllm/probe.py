@@ -13,12 +13,12 @@ def main() -> None:
 
     If its compiled kernels cannot be loaded, vLLM only logs a warning, which is detected here.
     """
-    said = io.StringIO()
-    logging.basicConfig(stream=said, level="WARNING", format="%(message)s")
+    log = io.StringIO()
+    logging.basicConfig(stream=log, level="WARNING", format="%(message)s")
     import torch
     from vllm import LLM, _custom_ops  # noqa: F401  (what is asked is whether they import)
 
-    failed = [line for line in said.getvalue().splitlines() if line.startswith("Failed to import")]
+    failed = [line for line in log.getvalue().splitlines() if line.startswith("Failed to import")]
     if failed:
         raise SystemExit(failed[0])
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]

@@ -100,9 +100,9 @@ class RunRecorder(Recorder):
     def _tables(self, scheduled: Any) -> BlockTables:
         """The block managers' blocks of each scheduled request, in order."""
         managers = self._scheduler.kv_cache_manager.coordinator.single_type_managers
-        held = [manager.req_to_blocks for manager in managers]
+        by_request = [manager.req_to_blocks for manager in managers]
         names = scheduled.num_scheduled_tokens
-        return {name: tuple(blocks[name][:] for blocks in held) for name in names}
+        return {name: tuple(blocks[name][:] for blocks in by_request) for name in names}
 
     def computed(self, one: ObservedPass, output: Any) -> None:
         """A pass is over."""

@@ -107,7 +107,7 @@ class PolicyScheduler(Scheduler):
 
     @property
     def all_running(self) -> list[Request]:
-        """The running requests, hidden ones first."""
+        """The running requests, hidden requests first."""
         return [*self._hidden, *self.running]
 
     def swapped_out(self, request: Request) -> bool:
@@ -136,7 +136,7 @@ class PolicyScheduler(Scheduler):
     @property
     def loaded(self) -> list[Request]:
         """The waiting requests whose blocks have been loaded."""
-        return [one for one in self.kv_holding_waiting if not self.is_loading(one)]
+        return [request for request in self.kv_holding_waiting if not self.is_loading(request)]
 
     def has_room(self, request: Request) -> bool:
         """Whether a waiting request that is computed from its start may be admitted.
@@ -148,9 +148,9 @@ class PolicyScheduler(Scheduler):
         if self.prefix_cache is not None or not self.one_block_table:
             return True
         manager = self.kv_cache_manager
-        kept = manager.watermark_blocks if self.running or self.watermark_when_idle else 0
-        needed: int = -(-request.num_tokens // self.block_size) + kept
-        return needed <= self.kv_blocks_free
+        reserved = manager.watermark_blocks if self.running or self.watermark_when_idle else 0
+        blocks: int = -(-request.num_tokens // self.block_size) + reserved
+        return blocks <= self.kv_blocks_free
 
     def blocks_of(self, request_id: str) -> list[int | None]:
         """The block ids of a request, as `kv_groups.in_order`."""
@@ -168,8 +168,8 @@ class PolicyScheduler(Scheduler):
             for manager in self.kv_cache_manager.coordinator.single_type_managers
         ]
         return tuple(
-            len({block.block_id for blocks in held for block in blocks if not block.is_null})
-            for held in tables
+            len({block.block_id for blocks in by_request for block in blocks if not block.is_null})
+            for by_request in tables
         )
 
     @contextmanager
@@ -211,7 +211,7 @@ class PolicyScheduler(Scheduler):
         )
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
-        """Schedule the next pass; an empty schedule is none."""
+        """Schedule the next pass; an empty schedule means no pass."""
         if self._rank is not None:
             for request in self.running:
                 request.priority = self._rank(Victim.of(request))
@@ -237,8 +237,10 @@ class PolicyScheduler(Scheduler):
         victim = self.tier.victim(request)
         blocks = self._held_blocks(request.request_id)
         shared = {name for name, block in blocks.items() if block.ref_cnt > 1}
-        own = [None if name in shared else name for name in self.blocks_of(request.request_id)]
-        self.carried_out = self.overflow.preempt(victim, own, self.tier)
+        exclusive = [
+            None if name in shared else name for name in self.blocks_of(request.request_id)
+        ]
+        self.carried_out = self.overflow.preempt(victim, exclusive, self.tier)
         if self.prefix_cache is not None:
             self.prefix_cache.forget_uncomputed(blocks.values(), request.num_computed_tokens)
         super()._preempt_request(request, *args, **kwargs)

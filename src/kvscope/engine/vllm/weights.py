@@ -45,7 +45,7 @@ class SeededLoader(BaseModelLoader):
         self.seed = int(load_config.model_loader_extra_config.get("seed", 0))
 
     def download_model(self, model_config: ModelConfig) -> None:
-        """Nothing to download."""
+        """No-op: there is nothing to download."""
 
     def load_weights(self, model: torch.nn.Module, model_config: ModelConfig) -> None:
         """Fill the model's parameters in place."""

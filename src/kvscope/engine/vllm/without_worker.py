@@ -1,4 +1,4 @@
-"""Executors without a worker, and the layers of a model without weights, which such ones ask."""
+"""Executors without a worker, and the layers of a model without weights for them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,10 +25,10 @@ class WithoutWorker(Executor):
     supported_tasks = ("generate",)
 
     def initialize_from_config(self, kv_cache_configs: list[KVCacheConfig]) -> None:
-        """Nothing is allocated."""
+        """No-op: nothing is allocated."""
 
     def compile_or_warm_up_model(self) -> None:
-        """Nothing is compiled."""
+        """No-op: nothing is compiled."""
 
     def check_health(self) -> None:
         """Always healthy."""
@@ -48,7 +48,7 @@ def build_without_storage(config: VllmConfig) -> torch.nn.Module:
 
 
 def kept_by_layers(config: VllmConfig) -> dict[str, KVCacheSpec]:
-    """As a worker's model runner gives it: nothing of layers that share another's cache."""
+    """The KV cache specs of a model's layers, without layers that share another layer's cache."""
     specs = {}
     for name, layer in attention_layers(config):
         if getattr(layer, "kv_sharing_target_layer_name", None):
@@ -62,8 +62,8 @@ def kept_by_layers(config: VllmConfig) -> dict[str, KVCacheSpec]:
 
 def attention_layers(config: VllmConfig) -> Iterator[tuple[str, Any]]:
     """The attention layers of a model that has been built, by their names."""
-    found: dict[str, Any] = get_layers_from_vllm_config(config, AttentionLayerBase)
-    yield from found.items()
+    layers: dict[str, Any] = get_layers_from_vllm_config(config, AttentionLayerBase)
+    yield from layers.items()
 
 
 def _one_process(directory: Path, config: VllmConfig) -> None:

@@ -25,8 +25,8 @@ def added_differ(run: RunTables) -> Violations:
     Witnessed columns follow from the run, derived columns from the other columns of their table.
     """
     names = judged_names(run.records)
-    found = [words for name in names for words in _differing(run.records, name)]
-    return Violations(len(found), found[0] if found else "")
+    sentences = [words for name in names for words in _differing(run.records, name)]
+    return Violations(len(sentences), sentences[0] if sentences else "")
 
 
 def judged_names(records: RunView) -> list[str]:
@@ -53,20 +53,20 @@ def _cells(
 ) -> Iterator[str]:
     """A sentence for each of these cells, and each row, of which only one table has the value."""
     keys, name = added.table.keys, added.table.name
-    found, expected = (
+    stored_rows, expected = (
         {row[: len(keys)]: row[len(keys) :] for row in Columns(frame).rows(*keys, *columns)}
         for frame in (stored, wanted)
     )
-    for key in found | expected:
-        place = ", ".join(f"{of} {one}" for of, one in zip(keys, key, strict=True))
-        if key not in found:
+    for key in stored_rows | expected:
+        place = ", ".join(f"{key_name} {value}" for key_name, value in zip(keys, key, strict=True))
+        if key not in stored_rows:
             yield f"{name} lacks a row that its package gives ({place})"
         elif key not in expected:
             yield f"{name} has a row that its package does not give ({place})"
-        elif found[key] != expected[key]:
-            for column, one, other in zip(columns, found[key], expected[key], strict=True):
-                if not _same(one, other):
-                    yield f"{name}.{column} is {one}, its package gives {other} ({place})"
+        elif stored_rows[key] != expected[key]:
+            for column, value, other in zip(columns, stored_rows[key], expected[key], strict=True):
+                if not _same(value, other):
+                    yield f"{name}.{column} is {value}, its package gives {other} ({place})"
 
 
 def _same(found: Any, due: Any) -> bool:

@@ -22,12 +22,12 @@ def batching_wrong(run: RunTables) -> Violations:
     policy, steps, most = policy_of(run), run.steps, most_tokens(run)
     cut = run.batch["sampled_tokens"] == 0
     parts, preempted = run.batch[cut], run.records.preemptions
-    at, scheduled = run.pass_of(parts), steps["scheduled_tokens"].to_numpy()
+    pass_rows, scheduled = run.pass_of(parts), steps["scheduled_tokens"].to_numpy()
     given_back = np.bincount(
         run.pass_of(preempted), counts_of(preempted["scheduled_tokens"]), len(steps)
     )
-    filled = (scheduled + given_back)[at]
-    both = steps["phase"] == MIXED
+    filled = (scheduled + given_back)[pass_rows]
+    mixed = steps["phase"] == MIXED
     return combine(
         bad_rows(
             run.batch,
@@ -40,18 +40,18 @@ def batching_wrong(run: RunTables) -> Violations:
             lambda r: (
                 f"a part of its tokens is computed in a pass of {r['of_pass']}; the limit is {most}"
             ),
-            of_pass=scheduled[at],
+            of_pass=scheduled[pass_rows],
         ),
         bad_rows(
             steps,
-            both & (not policy.mixes_phases),
+            mixed & (not policy.mixes_phases),
             lambda _: f"a pass does prefill and decode, with {policy.name}",
         ),
     )
 
 
 def policy_of(run: RunTables) -> Batching:
-    """The run's batching policy with its settings; one that promises nothing if none is set."""
+    """The run's batching policy with its settings; without settings, a policy without promises."""
     settings = run.section("batching")
     name = settings.get("name")
     kind = Batching if name is None else cast(type[Batching], registry.load("batching", name))
@@ -64,5 +64,5 @@ def most_tokens(run: RunTables) -> float:
 
 
 def least(*limits: Any) -> float:
-    """The least of the limits that are given; infinite if none is."""
-    return min((one for one in limits if isinstance(one, int)), default=math.inf)
+    """The least of the integer limits; infinite without any."""
+    return min((limit for limit in limits if isinstance(limit, int)), default=math.inf)

@@ -42,9 +42,9 @@ def context_bytes_wrong(run: RunTables) -> Violations:
     """
     sizes = (int(run.engine.block_bytes or 0), run.engine.input_block_bytes)
     most = run.steps["kv_blocks_used"].astype("int64") * max(sizes)
-    found = run.steps["context_bytes"].fillna(-1).astype("int64")
+    used_bytes = run.steps["context_bytes"].fillna(-1).astype("int64")
     # whole blocks: multiples of what divides both sizes
-    wrong = ~found.between(0, most) | (found % gcd(*sizes) != 0)
+    wrong = ~used_bytes.between(0, most) | (used_bytes % gcd(*sizes) != 0)
     return bad_rows(
         run.steps,
         wrong,

@@ -55,12 +55,12 @@ def copy_cpu_wrong(run: RunTables) -> Violations:
     of_rows = copies[["copy_s", "rebuild_s"]].astype(float)
     took = of_rows.sum(axis=1).groupby(copies["repeat"]).sum()
     count = of_rows.notna().sum(axis=1).groupby(copies["repeat"]).sum()
-    found = repeats.assign(
+    sums = repeats.assign(
         took=repeats["repeat"].map(took).fillna(0.0), copies=repeats["repeat"].map(count).fillna(0)
     )
-    short = found["took"] < found["copy_cpu_s"] - COPY_S * found["copies"]
+    short = sums["took"] < sums["copy_cpu_s"] - COPY_S * sums["copies"]
     words = "{took:.6f} s of copies, {copy_cpu_s:.6f} s of CPU time in them"
-    return bad_rows(found, short, lambda r: words.format(**r))
+    return bad_rows(sums, short, lambda r: words.format(**r))
 
 
 def repeats_of(run: RunTables) -> pd.DataFrame:

@@ -31,11 +31,11 @@ And together they must exceed it by more than the engine waited for a CPU.
 def copy_outside_pass(run: RunTables) -> Violations:
     """Copies run one after another within the forward part of their pass."""
     rows, steps = _in_order(run), run.steps
-    at, end_s = run.pass_of(rows), rows["end_s"].to_numpy()
-    begin = (steps["start_s"] + steps["schedule_s"]).to_numpy()[at]
+    pass_rows, end_s = run.pass_of(rows), rows["end_s"].to_numpy()
+    begin = (steps["start_s"] + steps["schedule_s"]).to_numpy()[pass_rows]
     outside = rows["start_s"] < begin - TOLERANCE_S
-    outside |= end_s > begin + steps["forward_s"].to_numpy()[at] + TOLERANCE_S
-    overlap = rows["start_s"] < previous(end_s, at, 0.0) - TOLERANCE_S
+    outside |= end_s > begin + steps["forward_s"].to_numpy()[pass_rows] + TOLERANCE_S
+    overlap = rows["start_s"] < previous(end_s, pass_rows, 0.0) - TOLERANCE_S
     return combine(
         bad_rows(rows, outside, lambda _: "the copy is outside the forward part of its pass"),
         bad_rows(rows, overlap, lambda _: "the copy overlaps the previous copy"),
@@ -50,10 +50,10 @@ def copy_time_wrong(run: RunTables) -> Violations:
     not the copy. Copies of activations, and only these, have a time for rebuilding.
     """
     rows = _in_order(run)
-    seen = rows["end_s"] - rows["start_s"]
+    elapsed = rows["end_s"] - rows["start_s"]
     took = rows["copy_s"] + rows["rebuild_s"].astype(float).fillna(0)
     impossible = rows["copy_s"] * FASTEST_BYTES_PER_S < rows["bytes"]
-    rows = rows.assign(took=took, seen=seen)
+    rows = rows.assign(took=took, seen=elapsed)
     fast = bad_rows(rows, impossible, lambda r: f"{r['bytes']} bytes in {r['took']:.9f} s")
     fast += bad_rows(
         rows,
@@ -80,9 +80,9 @@ def copy_rate_wrong(run: RunTables) -> Violations:
     warm = run.record.warmup.copies
     wrong = [
         f"{kind}: {rate / 1e9:.3f} GB/s, {usual.fastest_bytes_per_s / 1e9:.3f} in warm-up"
-        for kind, found in copies_of(run.records.copies).items()
-        if (usual := warm.get(kind)) and min(found["count"], usual.count) >= ENOUGH
-        if (rate := found["fastest_bytes_per_s"]) > FASTER * usual.fastest_bytes_per_s
+        for kind, stats in copies_of(run.records.copies).items()
+        if (usual := warm.get(kind)) and min(stats["count"], usual.count) >= ENOUGH
+        if (rate := stats["fastest_bytes_per_s"]) > FASTER * usual.fastest_bytes_per_s
     ]
     return Violations(len(wrong), wrong[0]) if wrong else NONE
 

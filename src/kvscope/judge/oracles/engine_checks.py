@@ -13,12 +13,12 @@ WIDEST = 0.03
 
 def attention_differs(record: RunRecord) -> Violations | None:
     """Attention's outputs equal its definition; sampled in warm-up, for every layer and head."""
-    found = record.engine.reference_checks
-    error, most = found.largest_error, found.tolerance
-    if not found.differing and not 0 <= error <= min(most, WIDEST):
+    checks = record.engine.reference_checks
+    error, most = checks.largest_error, checks.tolerance
+    if not checks.differing and not 0 <= error <= min(most, WIDEST):
         words = f"the largest error is {error:g} of the largest output, {most:g} is allowed"
         return Violations(1, words)
-    return _differing(found)
+    return _differing(checks)
 
 
 def swap_differs(record: RunRecord) -> Violations | None:

@@ -47,9 +47,9 @@ def origin_wrong(record: RunRecord) -> Violations:
 
 def _of_own_run(record: RunRecord) -> Iterator[Pair]:
     server = record.recorded
-    due = evidence.of_recording(server.as_written()) if server else evidence.OWN
+    expected = evidence.of_recording(server.as_written()) if server else evidence.OWN
     if record.schema_version >= EVIDENCE and record.complete:
-        yield "evidence that is missing", sorted(due - {*record.evidence}), []
+        yield "evidence that is missing", sorted(expected - {*record.evidence}), []
     yield f"whether {EXPERIMENT_FILE} is recorded", EXPERIMENT_FILE in record.files, not server
     yield "faults of a run by kvscope", record.faults, []
     if record.complete:
@@ -82,7 +82,7 @@ def facts_differ(run: RunTables) -> Violations:
 
 
 def _of_device(run: RunTables) -> Iterator[Pair]:
-    name, made = run.section("device").get("name"), run.engine
+    name, engine = run.section("device").get("name"), run.engine
     if name is None:
         return
     device = device_class(name)
@@ -90,21 +90,21 @@ def _of_device(run: RunTables) -> Iterator[Pair]:
     yield "time_source", source, source if source in allowed else device.time_source
     if run.record.schema_version >= EVIDENCE:
         yield "evidence that is missing", sorted(device.evidence - run.evidence), []
-    yield "engine.copies_awaited", bool(made.copies_awaited), device.copies_awaited
-    yield "engine.computes", made.computes, device.allocates
-    yield "engine.times_layers", made.times_layers, device.times_layers
+    yield "engine.copies_awaited", bool(engine.copies_awaited), device.copies_awaited
+    yield "engine.computes", engine.computes, device.allocates
+    yield "engine.times_layers", engine.times_layers, device.times_layers
     yield "whether there are GPUs", bool(run.record.hardware.gpus), bool(device.gpus)
 
 
 def _of_memory(run: RunTables) -> Iterator[Pair]:
-    made, cache, overflow = run.engine, run.section("cache"), run.section("overflow")
-    pool, layers = made.host_blocks_total, run.section("model").get("layers")
+    engine, cache, overflow = run.engine, run.section("cache"), run.section("overflow")
+    pool, layers = engine.host_blocks_total, run.section("model").get("layers")
     if pool and layers and "layout" in cache:
         apart = layers_apart(run.kv_groups) if run.kv_groups else layers
         pieces = CacheSettings.model_validate(cache).pieces(apart)
-        yield "engine.pieces_per_block", made.pieces_per_block, pieces
-    if pool and "host_memory" in overflow and made.states("host_memory"):
-        pinned = made.host_memory != "pageable"
+        yield "engine.pieces_per_block", engine.pieces_per_block, pieces
+    if pool and "host_memory" in overflow and engine.states("host_memory"):
+        pinned = engine.host_memory != "pageable"
         yield "whether engine.host_memory is pinned", pinned, overflow["host_memory"] == "pinned"
     workload = run.record.workload.workload
     yield "workload.workload", workload, workload and run.section("workload").get("name")
@@ -114,8 +114,8 @@ def _of_jobs(run: RunTables) -> Iterator[Pair]:
     table, written = job_table(), run.record.schema_version >= JOBS
     if table and written and "name" in run.section("overflow"):
         recorded = table.table.file in run.record.files
-        due = policy_of(run).orders_jobs and run.record.complete
-        yield f"whether {table.table.file} is recorded", recorded, due
+        expected = policy_of(run).orders_jobs and run.record.complete
+        yield f"whether {table.table.file} is recorded", recorded, expected
 
 
 def device_class(name: str) -> type[Device]:
@@ -124,18 +124,18 @@ def device_class(name: str) -> type[Device]:
 
 
 def _of_tracing(run: RunTables) -> Iterator[Pair]:
-    asked, model = run.section("tracing"), run.section("model")
-    if "name" not in asked:
+    settings, model = run.section("tracing"), run.section("model")
+    if "name" not in settings:
         return
-    traced = asked["name"] != "none"
+    traced = settings["name"] != "none"
     recorded = run.record.tracing
     yield "whether KV events are traced", recorded is not None, traced
     yield f"whether {KERNEL_EVENTS} is recorded", KERNEL_EVENTS in run.record.files, traced
     if not traced or not recorded:
         return
-    for key, expected in asked.items():
+    for key, expected in settings.items():
         yield f"tracing.{key}", recorded.stated(key), expected
-    steps, layers, heads = (asked.get(stride, 1) for stride in STRIDES)
+    steps, layers, heads = (settings.get(stride, 1) for stride in STRIDES)
     for key, exist, stride in (("layers", "layers", layers), ("kv_heads", "kv_heads", heads)):
         if exist in model:
             yield f"tracing.{key}", recorded.stated(key), list(range(0, model[exist], stride))
@@ -143,18 +143,18 @@ def _of_tracing(run: RunTables) -> Iterator[Pair]:
     clock = recorded.clock
     virtual = bool(clock and clock.name == VIRTUAL_CLOCK)
     yield "whether events are modeled", virtual, not run.by_clock
-    apart = [one for one in clock.samples if one.ticks != one.host_ns] if clock else []
+    apart = [sample for sample in clock.samples if sample.ticks != sample.host_ns] if clock else []
     yield "readings of the virtual clock that differ from the host's", len(apart) * virtual, 0
 
 
 def _of_profiler(run: RunTables) -> Iterator[Pair]:
-    requested, found = run.section("profiler").get("name"), run.record.profiler
+    requested, profiler = run.section("profiler").get("name"), run.record.profiler
     if requested is None:
         return
-    used, why = found and found.used, bool(found and found.reason)
-    due = "nsys" if requested != "none" else "none"
-    yield "profiler.requested", found and found.requested, requested
-    yield "profiler.used", used, due if used == "nsys" or not why else None
+    used, why = profiler and profiler.used, bool(profiler and profiler.reason)
+    expected = "nsys" if requested != "none" else "none"
+    yield "profiler.requested", profiler and profiler.requested, requested
+    yield "profiler.used", used, expected if used == "nsys" or not why else None
     if not (used == "nsys" and why):
         yield (
             f"whether {NSYS_EXPORT} is recorded",
@@ -164,19 +164,19 @@ def _of_profiler(run: RunTables) -> Iterator[Pair]:
 
 
 def _of_warm_up(run: RunTables) -> Iterator[Pair]:
-    asked, found = run.records.settings.get("warmup"), run.record.warmup
-    if asked is None:
+    servings, warm_up = run.records.settings.get("warmup"), run.record.warmup
+    if servings is None:
         return
-    yield "whether there was a warm-up", bool(found.passes), asked > 0
-    measured, missed = set(shape_classes(run.steps)), set(found.uncovered_classes)
+    yield "whether there was a warm-up", bool(warm_up.passes), servings > 0
+    measured, missed = set(shape_classes(run.steps)), set(warm_up.uncovered_classes)
     yield "uncovered classes that were not measured", sorted(missed - measured), []
-    covered = len(measured - missed) <= found.classes
+    covered = len(measured - missed) <= warm_up.classes
     yield "whether warmup.classes has the classes covered", covered, True
-    if not asked:
-        yield "what there is of a warm-up", found.classes or [*found.copies] or 0, 0
+    if not servings:
+        yield "what there is of a warm-up", warm_up.classes or [*warm_up.copies] or 0, 0
     name, attention = run.section("device").get("name"), run.section("engine").get("attention")
     repeats = len(run.records.numbers)
-    if name is None or not asked:
+    if name is None or not servings:
         return
     device = device_class(name)
     checked = attention in device.attentions and device.attentions[attention].compared
@@ -185,27 +185,27 @@ def _of_warm_up(run: RunTables) -> Iterator[Pair]:
     if not run.repeats_warm_up:
         return
     copied = copies_of(run.records.copies)
-    yield "warmup.passes", found.passes, len(run.steps) * asked / repeats
-    yield "warmup.classes", found.classes, len(measured)
-    warm = {kind: one.count for kind, one in found.copies.items()}
-    due = {kind: one["count"] * asked / repeats for kind, one in copied.items()}
-    yield "copies in the warm-up", warm, due
+    yield "warmup.passes", warm_up.passes, len(run.steps) * servings / repeats
+    yield "warmup.classes", warm_up.classes, len(measured)
+    warm = {kind: copies.count for kind, copies in warm_up.copies.items()}
+    expected = {kind: row["count"] * servings / repeats for kind, row in copied.items()}
+    yield "copies in the warm-up", warm, expected
     if device.allocates:
-        back = _compared_copies(run) * asked / repeats
+        back = _compared_copies(run) * servings / repeats
         copies = run.engine.swap_checks.compared
         yield "whether copies were compared", bool(copies), back > 0 or None
         yield "engine.swap_checks.compared", copies, back
 
 
 def _compared_copies(run: RunTables) -> int:
-    """Resumptions whose blocks can be compared: swapped, and full ones, rebuilt or loaded."""
+    """Resumptions whose blocks can be compared: swapped, or full and rebuilt or loaded."""
     rows = run.resumptions.merge(
         run.batch[[*OF_REQUEST, "step", "context_tokens"]], on=[*OF_REQUEST, "step"]
     )
     copied, size = rows["context_tokens"] > counts_of(rows["hit_tokens"]), run.records.block_size
     full = rebuilds_blocks(rows["policy"]) & (rows["tokens"] >= size)
-    there = rows["tokens"] - rows["recomputed_tokens"] >= size
-    full |= loads_blocks(rows["policy"]) & there
+    full_loads = rows["tokens"] - rows["recomputed_tokens"] >= size
+    full |= loads_blocks(rows["policy"]) & full_loads
     return int(((copies_blocks(rows["policy"]) & copied) | full).sum())
 
 
@@ -214,18 +214,18 @@ def _of_repeats(run: RunTables) -> Iterator[Pair]:
         return
     numbers = run.records.numbers
     yield "repeats of clock", [entry.repeat for entry in run.record.clock.repeats], numbers
-    due = numbers if run.by_clock else []
-    yield "repeats of load", [entry.repeat for entry in run.record.load], due
+    expected = numbers if run.by_clock else []
+    yield "repeats of load", [entry.repeat for entry in run.record.load], expected
     yield "whether engine.leaked_blocks is recorded", run.engine.states("leaked_blocks"), True
     yield from _of_prefix_cache(run)
 
 
 def _of_prefix_cache(run: RunTables) -> Iterator[Pair]:
-    """Each repeat began with an empty one, and has the tables of its blocks."""
+    """Each repeat began with an empty prefix cache, and has the tables of its blocks."""
     emptied = {"emptied_by": RESET, "cached_blocks": 0}
-    due = [{"repeat": number} | emptied for number in run.records.numbers]
-    found = run.engine.prefix_cache
-    yield "engine.prefix_cache", found, due if run.caches_prefixes else []
+    expected = [{"repeat": number} | emptied for number in run.records.numbers]
+    caches = run.engine.prefix_cache
+    yield "engine.prefix_cache", caches, expected if run.caches_prefixes else []
     for table in OF_PREFIX_CACHE:
         recorded = table.file in run.record.files
         yield f"whether {table.file} is recorded", recorded, run.caches_prefixes

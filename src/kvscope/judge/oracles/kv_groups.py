@@ -42,8 +42,9 @@ def groups_differ(run: RunTables) -> Violations:
 
     A block of a state covers all tokens of the longest request.
     """
-    asked = experiment_of(run.records)
-    longest = asked.engine.max_model_len
-    due = [replace(of, block_tokens=longest) if keeps_state(of) else of for of in asked.kv_groups]
-    found, expected = (sorted(map(str, groups)) for groups in (run.kv_groups, due))
+    experiment = experiment_of(run.records)
+    longest = experiment.engine.max_model_len
+    planned = experiment.kv_groups
+    groups_ = [replace(g, block_tokens=longest) if keeps_state(g) else g for g in planned]
+    found, expected = (sorted(map(str, groups)) for groups in (run.kv_groups, groups_))
     return differing([("KV groups", found, expected)])

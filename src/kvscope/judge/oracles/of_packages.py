@@ -26,15 +26,15 @@ def package_oracles(own: Collection[str]) -> list[RunOracle]:
 
 
 def _loaded(name: str, own: Collection[str]) -> RunOracle:
-    found: RunOracle = plugins.load(GROUP, name, Oracle)
+    oracle: RunOracle = plugins.load(GROUP, name, Oracle)
     where = f"{GROUP} {name} ({plugins.origin(GROUP, name)})"
-    if found.name != name:
-        raise BadInput(f"{where} is a function named '{found.name}'; give both one name")
+    if oracle.name != name:
+        raise BadInput(f"{where} is a function named '{oracle.name}'; give both one name")
     if name in own:
         raise BadInput(f"{where} has the name of an oracle of kvscope; rename it")
-    if not found.sentence:
+    if not oracle.sentence:
         raise BadInput(f"{where} has no docstring, which says what must hold; write one")
-    return replace(found, function=_guarded(found, where))
+    return replace(oracle, function=_guarded(oracle, where))
 
 
 def _guarded(oracle: RunOracle, where: str) -> Callable[[RunTables], Violations | None]:
@@ -43,7 +43,7 @@ def _guarded(oracle: RunOracle, where: str) -> Callable[[RunTables], Violations 
     @wraps(oracle.function)
     def judged(run: RunTables) -> Violations | None:
         try:
-            found = oracle.function(run)
+            violations = oracle.function(run)
         except NoTable:  # of a package that was not installed when the run was made
             return None
         except KvscopeError:
@@ -52,8 +52,8 @@ def _guarded(oracle: RunOracle, where: str) -> Callable[[RunTables], Violations 
             raise BadInput(
                 f"{where} raised {describe_error(error)}; fix or uninstall its package"
             ) from error
-        if not isinstance(found, Violations | None):
-            raise BadInput(f"{where} returned {found!r:.60}, expected Violations or None")
-        return found
+        if not isinstance(violations, Violations | None):
+            raise BadInput(f"{where} returned {violations!r:.60}, expected Violations or None")
+        return violations
 
     return judged

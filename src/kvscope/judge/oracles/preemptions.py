@@ -30,11 +30,11 @@ def prediction_wrong(run: RunTables) -> Violations | None:
     predicted = cache(lambda *of: overflow.predictions_s(experiment, *of))
     wrong = []
     for tokens, action, refused, found_s in lost[PREDICTED].itertuples(index=False, name=None):
-        known = (predicted(tokens, others) for others in beside)
+        predictions = (predicted(tokens, others) for others in beside)
         due_s = (
             seconds
-            for each in known
-            for name, seconds in each.items()
+            for prediction in predictions
+            for name, seconds in prediction.items()
             if (name != RECOMPUTE.name if refused else name == action)
         )
         wrong.append(not any(math.isclose(found_s, one_s) for one_s in due_s))
@@ -47,8 +47,8 @@ def prediction_wrong(run: RunTables) -> Violations | None:
 
 def preemption_misplaced(run: RunTables) -> Violations:
     """A request is preempted while its pass is scheduled, or before it while requests wait."""
-    found, steps = run.victims, run.steps
-    at, time_s = run.pass_of(found), found["time_s"].to_numpy()
-    early = time_s < steps["before_s"].to_numpy()[at] - TOLERANCE_S
-    late = time_s > (steps["start_s"] + steps["schedule_s"]).to_numpy()[at] + TOLERANCE_S
-    return bad_rows(found, early | late, lambda _: "preempted outside the scheduling of its pass")
+    victims, steps = run.victims, run.steps
+    pass_rows, time_s = run.pass_of(victims), victims["time_s"].to_numpy()
+    early = time_s < steps["before_s"].to_numpy()[pass_rows] - TOLERANCE_S
+    late = time_s > (steps["start_s"] + steps["schedule_s"]).to_numpy()[pass_rows] + TOLERANCE_S
+    return bad_rows(victims, early | late, lambda _: "preempted outside the scheduling of its pass")

@@ -39,10 +39,10 @@ def ranges_differ(run: RunTables) -> Violations | None:
 
 
 def _drifting(run: RunTables, ranges: pd.DataFrame) -> Violations:
-    found = align(run.records, ranges, None)
-    if found is None or found.drift_ns is None or not found.drift_ppm:
+    clock = align(run.records, ranges, None)
+    if clock is None or clock.drift_ns is None or not clock.drift_ppm:
         return NONE
-    elapsed_ns = np.abs(found.drift_ns / found.drift_ppm * 1e6)
-    if np.abs(found.drift_ns) <= DRIFT_NS + DRIFT_PPM * 1e-6 * elapsed_ns:
+    elapsed_ns = np.abs(clock.drift_ns / clock.drift_ppm * 1e6)
+    if np.abs(clock.drift_ns) <= DRIFT_NS + DRIFT_PPM * 1e-6 * elapsed_ns:
         return NONE
-    return Violations(1, f"the profiler's clock drifts by {found.drift_ppm:.0f} ppm from the run's")
+    return Violations(1, f"the profiler's clock drifts by {clock.drift_ppm:.0f} ppm from the run's")

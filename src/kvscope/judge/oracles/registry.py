@@ -195,9 +195,9 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
 
 def all_oracles() -> list[Oracle[RunTables]]:
     """ORACLES, and those of installed packages, in their order; BadInput if one cannot be used."""
-    own = {oracle.name for oracle in (*ROWS, *ORACLES)}
+    names = {oracle.name for oracle in (*ROWS, *ORACLES)}
     placed = [(10 * place, oracle) for place, oracle in enumerate(ORACLES, 1)]
-    placed += [(oracle.order, oracle) for oracle in of_packages.package_oracles(own)]
+    placed += [(oracle.order, oracle) for oracle in of_packages.package_oracles(names)]
     return [oracle for _, oracle in sorted(placed, key=lambda one: one[0])]
 
 
@@ -211,6 +211,6 @@ def judge_tables(records: RunView) -> list[Verdict]:
     if run.records.steps.empty and run.records.requests.empty:
         return [verdict(oracle, None) for oracle in (*ROWS, *others)]
     rows = judge(ROWS, run)
-    if any(found.state == VIOLATED for found in rows):
+    if any(result.state == VIOLATED for result in rows):
         return rows + [verdict(oracle, None) for oracle in others]
     return rows + judge(others, run)

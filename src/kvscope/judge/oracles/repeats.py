@@ -28,7 +28,7 @@ def repeats_differ(run: RunTables) -> Violations | None:
     """
     if not run.record.states("clock"):
         return None
-    rows = [(one.repeat, one.start_ns, one.duration_s) for one in run.record.clock.repeats]
+    rows = [(entry.repeat, entry.start_ns, entry.duration_s) for entry in run.record.clock.repeats]
     clock = pd.DataFrame(rows, columns=["repeat", "start_ns", "duration_s"]).set_index("repeat")
     repeats = clock.join(_last_s(run), how="outer").reset_index()
     took, last = repeats["duration_s"], repeats["last_s"]

@@ -17,8 +17,8 @@ def differs_from_replay(run: RunTables) -> Violations:
     were preempted or aborted, the orders of vLLM's offloading, and the times. It has a KV cache, a
     prefix cache and a host pool of its own. Columns without evidence in the run are not checked.
     """
-    found = comparison_of(run)
-    return Violations(found.count, found.words)
+    comparison = comparison_of(run)
+    return Violations(comparison.count, comparison.words)
 
 
 def comparison_of(run: RunTables) -> Comparison:
@@ -30,7 +30,7 @@ def comparison_of(run: RunTables) -> Comparison:
 
 
 def tables_of(records: RunView) -> Tables:
-    """The host tables of a run or of one of its repeats, by name, and its jobs."""
+    """The host tables and jobs, by name, of a run or of a repeat."""
     return {table.name: getattr(records, table.name) for table in HOST_TABLES} | {
         JOBS: records.jobs
     }

@@ -32,7 +32,7 @@ def rules_of(run: RunTables) -> Rules:
 
 
 def _only_action(run: RunTables) -> str | None:
-    """The action of every preemption, of a policy that has but one."""
+    """The action of every preemption, if the policy has only one."""
     return vars(victims.policy_of(run)).get("only_action") if _has_policy(run) else None
 
 
@@ -46,8 +46,8 @@ def _has_policy(run: RunTables) -> bool:
 
 
 def _groups(run: RunTables) -> list[Group]:
-    found = [
-        Group(one.kind, one.block_tokens, one.window_tokens, one.useful_bytes)
-        for one in run.kv_groups
+    groups = [
+        Group(group.kind, group.block_tokens, group.window_tokens, group.useful_bytes)
+        for group in run.kv_groups
     ]
-    return found or [Group("FullAttention", run.records.block_size)]
+    return groups or [Group("FullAttention", run.records.block_size)]

@@ -38,8 +38,8 @@ class RunTables:
 
     def section(self, name: str) -> Mapping[str, Any]:
         """A section of the experiment's settings; empty if the run has none."""
-        found = self.records.settings.get(name)
-        return found if isinstance(found, Mapping) else {}
+        value = self.records.settings.get(name)
+        return value if isinstance(value, Mapping) else {}
 
     @property
     def server(self) -> ServerRecord | None:
@@ -90,15 +90,15 @@ class RunTables:
 
     @cached_property
     def passes(self) -> Mapping[int, slice]:
-        """Which of `steps` are of each repeat."""
+        """The rows of `steps` of each repeat."""
         numbers = self.steps["repeat"].to_numpy()
         return {numbers[passes.start].item(): passes for passes in groups(numbers)}
 
     def pass_of(self, rows: pd.DataFrame, column: str = "step") -> Int64s:
         """The row of `steps` of the pass that each row of another table names in a column."""
         first = [self.passes[number].start for number in rows["repeat"].tolist()]
-        found: Int64s = np.array(first, np.int64) + rows[column].to_numpy(np.int64)
-        return found
+        places: Int64s = np.array(first, np.int64) + rows[column].to_numpy(np.int64)
+        return places
 
     @cached_property
     def victims(self) -> pd.DataFrame:
@@ -153,7 +153,7 @@ class RunTables:
     def _ended(self, number: int) -> Mapping[str, float]:
         rows, requests = of_repeat(self.batch, number), self.repeats[number].requests
         names, steps = rows["request_id"].to_numpy(object), rows["step"].to_numpy()
-        last = {names[own.start]: steps[own.stop - 1] + 1.0 for own in groups(names)}
+        last = {names[span.start]: steps[span.stop - 1] + 1.0 for span in groups(names)}
         columns = (requests[name] for name in ("request_id", "finished_s", "aborted"))
         starts_s = of_repeat(self.steps, number)["start_s"].to_numpy()
         return {
@@ -182,7 +182,7 @@ class RunTables:
 
 
 def differ(one: pd.Series, other: pd.Series) -> Bools:
-    """Where two columns differ; nothing differs from nothing."""
+    """Mask of the rows in which two columns differ; two missing values are equal."""
     same = np.asarray(one.to_numpy() == other.to_numpy(), bool)
     return ~same & ~(one.isna() & other.isna()).to_numpy()
 
@@ -193,20 +193,20 @@ def bad_rows(
     words: Callable[[Mapping[str, Any]], str],
     **further: Sequence[Any] | Values,
 ) -> Violations:
-    """One violation a bad row; the first is described by its repeat, pass, request and `words`.
+    """Violations, one a bad row; the first is described by its repeat, pass, request and `words`.
 
     `further` are values of each row beside those of the frame.
     """
-    at = np.flatnonzero(np.asarray(bad, dtype=bool))
-    if not len(at):
+    places = np.flatnonzero(np.asarray(bad, dtype=bool))
+    if not len(places):
         return NONE
-    first = int(at[0])
+    first = int(places[0])
     row = {str(name): value for name, value in frame.iloc[first].items()}
     row |= {name: values[first] for name, values in further.items()}
     names = {"repeat": "repeat", "step": "step", "request_id": "request", "layer": "layer"}
-    known = [key for key in names if pd.notna(row.get(key))]  # what a pass saves is of no request
-    place = ", ".join(f"{names[key]} {row[key]}" for key in known)
-    return Violations(len(at), f"{place}: {words(row)}" if place else words(row))
+    present = [key for key in names if pd.notna(row.get(key))]  # what a pass saves is of no request
+    place = ", ".join(f"{names[key]} {row[key]}" for key in present)
+    return Violations(len(places), f"{place}: {words(row)}" if place else words(row))
 
 
 def combine(*found: Violations) -> Violations:
@@ -222,9 +222,9 @@ def counts_of(column: pd.Series) -> pd.Series:
 
 def previous(values: Values, of: Values, fill: Any) -> Values:
     """The value of the row before, where that is of the same group; otherwise `fill`."""
-    found = np.roll(values, 1)
-    found[begins(of)] = fill
-    return found
+    shifted = np.roll(values, 1)
+    shifted[begins(of)] = fill
+    return shifted
 
 
 def groups(of: Values) -> list[slice]:
@@ -235,6 +235,6 @@ def groups(of: Values) -> list[slice]:
 
 def begins(of: Values) -> Bools:
     """Whether each row is the first of its group, of rows that are in order of groups."""
-    found = np.ones(len(of), bool)
-    found[1:] = of[1:] != of[:-1]
-    return found
+    mask = np.ones(len(of), bool)
+    mask[1:] = of[1:] != of[:-1]
+    return mask

@@ -27,7 +27,7 @@ Pair = tuple[str, Any, Any]
 
 
 def differing(pairs: Iterable[Pair]) -> Violations:
-    """One violation for each quantity with another value in the run than by the settings."""
+    """Violations, one for each quantity with another value in the run than by the settings."""
     wrong = [
         f"{name} is {found}, the settings have {expected}"
         for name, found, expected in pairs
@@ -42,41 +42,41 @@ def settings_differ(run: RunTables) -> Violations:
 
 
 def _of_engine(run: RunTables) -> Iterator[Pair]:
-    made, cache, model = run.engine, run.section("cache"), run.section("model")
+    engine, cache, model = run.engine, run.section("cache"), run.section("model")
     size = cache.get("block_size")
     block_bytes = _block_bytes(cache, model)
-    yield "block_size", made.stated("block_size"), size
-    yield "block_bytes", made.block_bytes, block_bytes
-    yield "layers", made.layers, model.get("layers")
-    yield "device", made.device, run.section("device").get("name")
-    yield "kv_blocks_total", made.kv_blocks_total, _blocks(cache, block_bytes)
+    yield "block_size", engine.stated("block_size"), size
+    yield "block_bytes", engine.block_bytes, block_bytes
+    yield "layers", engine.layers, model.get("layers")
+    yield "device", engine.device, run.section("device").get("name")
+    yield "kv_blocks_total", engine.kv_blocks_total, _blocks(cache, block_bytes)
     yield "cache.blocks", cache.get("blocks"), _blocks_of_demand(run, cache)
     yield from _of_host_pools(run, block_bytes)
 
 
 def _of_host_pools(run: RunTables, block_bytes: int | None) -> Iterator[Pair]:
     """Host pool sizes as the installed policy computes them."""
-    made, overflow = run.engine, run.section("overflow")
+    engine, overflow = run.engine, run.section("overflow")
     name = str(overflow.get("name"))
     if name not in registry.find_registered("overflow"):
         return
     policy = registry.load("overflow", name)
     assert issubclass(policy, Overflow)
-    there, inputs = made.host_blocks_total, made.input_blocks_total
-    if there is None:
-        there = int(run.steps["host_blocks_total"].iloc[0])
+    total, inputs = engine.host_blocks_total, engine.input_blocks_total
+    if total is None:
+        total = int(run.steps["host_blocks_total"].iloc[0])
     size = _input_block_bytes(run.section("cache").get("block_size"), run.section("model"))
-    due = policy.host_pools(
+    pools = policy.host_pools(
         overflow,
         HostPools(block_bytes or 1, size or 1),
-        HostPools(there - inputs, inputs),
+        HostPools(total - inputs, inputs),
     )
-    if due is None:
+    if pools is None:
         return
-    if due.inputs:
-        yield "activation_block_bytes", made.stated("input_block_bytes"), size
-    yield "host_blocks_total", there, sum(due)
-    yield "activation_blocks_total", inputs, due.inputs
+    if pools.inputs:
+        yield "activation_block_bytes", engine.stated("input_block_bytes"), size
+    yield "host_blocks_total", total, sum(pools)
+    yield "activation_blocks_total", inputs, pools.inputs
 
 
 def _block_bytes(cache: Mapping[str, Any], model: Mapping[str, Any]) -> int | None:
@@ -94,7 +94,7 @@ def _kept_elements(model: Mapping[str, Any]) -> list[Any]:
     kinds = model.get("kv_layers")
     if kinds is None:
         return [2, *(model.get(key) for key in ("layers", "kv_heads", "head_size"))]
-    return [model.get("block_layers"), max(one.get("token_elements", 0) for one in kinds)]
+    return [model.get("block_layers"), max(kind.get("token_elements", 0) for kind in kinds)]
 
 
 def _input_block_bytes(block_size: Any, model: Mapping[str, Any]) -> int | None:
@@ -133,9 +133,9 @@ def _blocks_of_demand(run: RunTables, cache: Mapping[str, Any]) -> int | None:
 def _of_requests(run: RunTables) -> Iterator[Pair]:
     workload = run.section("workload")
     yield "the number of requests", len(run.records.workload), workload.get("num_requests")
-    arrival, at = workload.get("arrival"), run.records.workload["arrival_s"]
-    yield "the first arrival", at.min(), 0.0 if arrival in ("all_at_once", "poisson") else None
-    yield "the last arrival", at.max(), 0.0 if arrival == "all_at_once" else None
+    arrival, times_s = workload.get("arrival"), run.records.workload["arrival_s"]
+    yield "the first arrival", times_s.min(), 0.0 if arrival in ("all_at_once", "poisson") else None
+    yield "the last arrival", times_s.max(), 0.0 if arrival == "all_at_once" else None
     if "timeout_s" not in workload and arrival != BY_PASS:
         yield "the number of aborted requests", len(run.records.aborted), 0
 
@@ -145,21 +145,21 @@ def _of_repeats(run: RunTables) -> Iterator[Pair]:
     if setting is None:
         return
     rule = StoppingRule(**setting) if isinstance(setting, Mapping) else StoppingRule.of(setting)
-    found = [throughput_tokens_per_s(run.repeats[n].requests) for n in run.records.timed]
-    more = rule.until or (_is_reference(record) and len(found) % rule.min == 0)
-    yield "the number of repeats", len(found), len(found) if more else rule.min
-    yield "whether there are repeats.min repeats", len(found) >= rule.min, True
+    rates = [throughput_tokens_per_s(run.repeats[n].requests) for n in run.records.timed]
+    more = rule.until or (_is_reference(record) and len(rates) % rule.min == 0)
+    yield "the number of repeats", len(rates), len(rates) if more else rule.min
+    yield "whether there are repeats.min repeats", len(rates) >= rule.min, True
     recorded = record.repeats
     share = recorded.half_width_share if recorded else None
     share = math.nan if share is None else share
-    due = rule.facts(len(found), share)
+    expected_facts = rule.facts(len(rates), share)
     keys = ("min", "until", "budget_s", "measured")
     for key in (*keys, "reached") if recorded and recorded.states("reached") else keys:
         value, name = recorded and recorded.stated(key), f"repeats.{key} of run.json"
-        yield name, value, due[key]
-        yield f"whether {name} is null", value is None, due[key] is None
+        yield name, value, expected_facts[key]
+        yield f"whether {name} is null", value is None, expected_facts[key] is None
     if recorded and recorded.states("half_width_share") and _is_of_throughput(record):
-        expected = half_width_share(found)
+        expected = half_width_share(rates)
         yield "repeats.half_width_share of run.json", _rounded(share), _rounded(expected)
 
 

@@ -1,4 +1,4 @@
-"""Oracles of tentative tokens: one for each column of `batch` that is declared to count some."""
+"""Oracles of tentative tokens, one for each column of `batch` that counts tentative tokens."""
 
 from collections.abc import Callable
 

@@ -24,8 +24,8 @@ def passes_overlap(run: RunTables) -> Violations:
     """A pass begins after the previous one ends, and its parts have positive times that fit it."""
     steps = run.steps
     early = steps["start_s"] < steps["before_s"] - TOLERANCE_S
-    rest = steps["duration_s"] - steps["schedule_s"] - steps["forward_s"]
-    least = np.minimum.reduce([steps["schedule_s"], steps["forward_s"], rest])
+    remainder = steps["duration_s"] - steps["schedule_s"] - steps["forward_s"]
+    least = np.minimum.reduce([steps["schedule_s"], steps["forward_s"], remainder])
     return combine(
         bad_rows(steps, early, lambda r: f"begins {r['before_s'] - r['start_s']:.6f} s too early"),
         bad_rows(
@@ -42,12 +42,12 @@ def passes_apart(run: RunTables) -> Violations:
     The time for which the engine did not run is allowed.
     """
     steps = run.steps
-    left = run.count_arrived("before_s") > run.count_ended
-    lost = np.where(left & (steps["step"] > 0), steps["start_s"] - steps["before_s"], 0.0)
+    unfinished = run.count_arrived("before_s") > run.count_ended
+    lost = np.where(unfinished & (steps["step"] > 0), steps["start_s"] - steps["before_s"], 0.0)
     most = BETWEEN_SHARE * steps["duration_s"] + BETWEEN_S
     most += BETWEEN_OF_REQUEST_S * steps["requests"]
     parts, idle_s = (lost, most.to_numpy(), steps["duration_s"].to_numpy()), not_running_s(run)
-    rows = [(of, *(part[at].sum() for part in parts)) for of, at in run.passes.items()]
+    rows = [(number, *(part[span].sum() for part in parts)) for number, span in run.passes.items()]
     sums = pd.DataFrame(rows, columns=["repeat", "lost", "most", "took"])
     return bad_rows(
         sums,
@@ -106,21 +106,21 @@ def given_up_wrong(run: RunTables) -> Violations | None:
     arrival.
     """
     timeout_s = run.section("workload").get("timeout_s")
-    gone = run.records.aborted
-    if timeout_s is None or gone.empty:
+    aborted = run.records.aborted
+    if timeout_s is None or aborted.empty:
         return None
-    found = gone.assign(limit=gone["arrival_s"] + timeout_s)
-    wrong = found["finished_s"] < found["limit"] - TOLERANCE_S
+    limited = aborted.assign(limit=aborted["arrival_s"] + timeout_s)
+    wrong = limited["finished_s"] < limited["limit"] - TOLERANCE_S
     for repeat, steps in run.steps.groupby("repeat"):
-        rows = found[found["repeat"] == repeat]
-        at = rows["finished_s"].to_numpy()
-        inside = steps["start_s"].searchsorted(at - TOLERANCE_S) > steps["end_s"].searchsorted(
-            at + TOLERANCE_S
+        rows = limited[limited["repeat"] == repeat]
+        times_s = rows["finished_s"].to_numpy()
+        inside = steps["start_s"].searchsorted(times_s - TOLERANCE_S) > steps["end_s"].searchsorted(
+            times_s + TOLERANCE_S
         )
-        earlier = steps["end_s"].searchsorted(at + TOLERANCE_S) - 2
-        known = steps.iloc[np.maximum(earlier, 0)]
-        checked = (earlier >= 0) & (known["before_s"].to_numpy() >= rows["arrival_s"].to_numpy())
-        late = checked & (known["end_s"].to_numpy() > rows["limit"].to_numpy() + TOLERANCE_S)
+        earlier = steps["end_s"].searchsorted(times_s + TOLERANCE_S) - 2
+        before = steps.iloc[np.maximum(earlier, 0)]
+        checked = (earlier >= 0) & (before["before_s"].to_numpy() >= rows["arrival_s"].to_numpy())
+        late = checked & (before["end_s"].to_numpy() > rows["limit"].to_numpy() + TOLERANCE_S)
         wrong[rows.index] |= inside | late
     words = "aborted at {0:.6f} s, its timeout was at {1:.6f} s"
-    return bad_rows(found, wrong, lambda r: words.format(r["finished_s"], r["limit"]))
+    return bad_rows(limited, wrong, lambda r: words.format(r["finished_s"], r["limit"]))

@@ -65,12 +65,12 @@ def _missing(run: RunTables) -> Violations:
 
 
 def _missing_in(run: RunTables, table: Table, frame: pd.DataFrame) -> Violations:
-    known = {column.name: run.evidence >= {*column.evidence} for column in table.columns}
+    has_evidence = {column.name: run.evidence >= {*column.evidence} for column in table.columns}
     always = [column for column in table.columns if not column.null]
-    due = [column.name for column in always if known[column.name]]
+    expected = [column.name for column in always if has_evidence[column.name]]
     together = [column.name for column in table.columns if column.null == RUNS]
-    together += [c.name for c in always if not known[c.name] and c.role != TOLD]
-    absent = {name: _is_absent(frame[name]) for name in due}
+    together += [c.name for c in always if not has_evidence[c.name] and c.role != TOLD]
+    absent = {name: _is_absent(frame[name]) for name in expected}
     return combine(
         _bad_cell(table.name, frame, absent, "has no finite value"),
         _missing_in_some(table.name, frame, together),
@@ -78,9 +78,9 @@ def _missing_in(run: RunTables, table: Table, frame: pd.DataFrame) -> Violations
 
 
 def _is_absent(column: pd.Series) -> Bools:
-    """Where a column has no finite value."""
-    known = np.isfinite(column.to_numpy()) if column.dtype.kind == "f" else column.notna()
-    return ~np.asarray(known, bool)
+    """Mask of the rows in which a column has no finite value."""
+    present = np.isfinite(column.to_numpy()) if column.dtype.kind == "f" else column.notna()
+    return ~np.asarray(present, bool)
 
 
 def _missing_in_some(name: str, frame: pd.DataFrame, columns: list[str]) -> Violations:
@@ -90,7 +90,7 @@ def _missing_in_some(name: str, frame: pd.DataFrame, columns: list[str]) -> Viol
 
 
 def _below(run: RunTables) -> Violations:
-    found: list[Violations] = []
+    violations: list[Violations] = []
     for table, frame in _tables(run):
         for least in {column.least for column in table.columns}:
             numbers = [c.name for c in table.columns if c.least == least]
@@ -100,8 +100,8 @@ def _below(run: RunTables) -> Violations:
                 if frame[name].dtype.kind in "if"
             }
             why = f"is less than {least}" if least else "is negative"
-            found.append(_bad_cell(table.name, frame, cells, why))
-    return combine(*found)
+            violations.append(_bad_cell(table.name, frame, cells, why))
+    return combine(*violations)
 
 
 def _other_words(run: RunTables) -> Violations:
@@ -136,34 +136,34 @@ def time_source_differs(run: RunTables) -> Violations:
 
 
 def _without_owner(run: RunTables) -> Violations:
-    known = set(run.records.workload["request_id"])
-    found: list[Violations] = [_gap(run)]
+    names = set(run.records.workload["request_id"])
+    violations: list[Violations] = [_gap(run)]
     for table, frame in _tables(run):
         name = table.name
         if "step" in frame and name != "steps":
-            found.append(_bad(name, frame, ~_has_pass(run, frame), "no such pass"))
+            violations.append(_bad(name, frame, ~_has_pass(run, frame), "no such pass"))
         if "request_id" in frame:
             named = frame["request_id"].notna() | (name != tables.TRANSFERS.name)
-            strange = (named & ~frame["request_id"].isin(known)).to_numpy()
-            found.append(_bad(name, frame, strange, "not a request of the workload"))
+            strange = (named & ~frame["request_id"].isin(names)).to_numpy()
+            violations.append(_bad(name, frame, strange, "not a request of the workload"))
     followers = run.records.workload.dropna(subset="after")
-    apart = followers["after"].map(lambda others: not known.issuperset(np.atleast_1d(others)))
+    apart = followers["after"].map(lambda others: not names.issuperset(np.atleast_1d(others)))
     why = "follows a request that is not in it"
-    found.append(_bad("workload", followers, apart.to_numpy(bool), why))
+    violations.append(_bad("workload", followers, apart.to_numpy(bool), why))
     numbers, served = np.unique(run.records.requests["repeat"].dropna(), return_counts=True)
-    words = f"{{served}} of {len(known)} requests"
-    repeats, few = pd.DataFrame({"repeat": numbers}), served != len(known)
-    found.append(bad_rows(repeats, few, lambda row: words.format_map(row), served=served))
-    return combine(*found)
+    words = f"{{served}} of {len(names)} requests"
+    repeats, few = pd.DataFrame({"repeat": numbers}), served != len(names)
+    violations.append(bad_rows(repeats, few, lambda row: words.format_map(row), served=served))
+    return combine(*violations)
 
 
 def _has_pass(run: RunTables, frame: pd.DataFrame) -> Bools:
     """Whether the pass of each row was recorded."""
     repeats, steps = (frame[name].to_numpy() for name in OF_PASS)
-    recorded, found = run.steps["step"].to_numpy(), np.zeros(len(frame), bool)
+    recorded, mask = run.steps["step"].to_numpy(), np.zeros(len(frame), bool)
     for number, passes in run.passes.items():
-        found |= (repeats == number) & np.isin(steps, recorded[passes])
-    return found
+        mask |= (repeats == number) & np.isin(steps, recorded[passes])
+    return mask
 
 
 def _bad(name: str, frame: pd.DataFrame, bad: Bools | pd.Series, why: str) -> Violations:
@@ -171,7 +171,8 @@ def _bad(name: str, frame: pd.DataFrame, bad: Bools | pd.Series, why: str) -> Vi
 
 
 def _bad_cell(name: str, frame: pd.DataFrame, bad: Mapping[str, Bools], why: str) -> Violations:
-    """The rows that have a bad cell in some column; the first is described by its first one."""
+    """The rows with a bad cell in any of the columns; the first is described by its first bad
+    cell."""
     rows = np.logical_or.reduce([np.zeros(len(frame), bool), *bad.values()])
     if not rows.any():
         return NONE
@@ -192,7 +193,7 @@ def _gap(run: RunTables) -> Violations:
 
 def _tables(run: RunTables) -> Iterator[tuple[Table, pd.DataFrame]]:
     """The tables that have rows."""
-    known = [(table, getattr(run.records, table.name)) for table in tables.HOST_TABLES]
+    frames = [(table, getattr(run.records, table.name)) for table in tables.HOST_TABLES]
     added, names = added_tables(), run.records.added_names
-    known += [(added[name].table, run.records.added(name)) for name in names]
-    yield from ((table, frame) for table, frame in known if len(frame))
+    frames += [(added[name].table, run.records.added(name)) for name in names]
+    yield from ((table, frame) for table, frame in frames if len(frame))

@@ -1,4 +1,4 @@
-"""The oracle of victims: each is the one of the running requests that `overflow.victim` says."""
+"""The oracle of victims: each is the running request that `overflow.victim` selects."""
 
 import math
 from collections import defaultdict
@@ -75,10 +75,10 @@ def victim_wrong(run: RunTables) -> Violations:
     rank, wrong = _rank(run, whom), []
     for number in run.repeats:
         lost = of_repeat(run.victims, number).sort_values("step", kind="stable")
-        known, step, ranks = _Passes(run, number, lost), None, dict[str, float]()
-        for place, at, victim in zip(lost.index, lost["step"], lost["request_id"], strict=True):
-            if at != step:
-                step, ranks = at, _ranks(known.running(at), rank, whom)
+        passes, step, ranks = _Passes(run, number, lost), None, dict[str, float]()
+        for place, pass_, victim in zip(lost.index, lost["step"], lost["request_id"], strict=True):
+            if pass_ != step:
+                step, ranks = pass_, _ranks(passes.running(pass_), rank, whom)
             if victim not in ranks or ranks[victim] < max(ranks.values()):
                 wrong.append(place)
             ranks.pop(victim, None)
@@ -88,7 +88,7 @@ def victim_wrong(run: RunTables) -> Violations:
 
 
 def _ranks(running: Running, rank: Rank, whom: str) -> dict[str, float]:
-    """The rank of each running request; of equal ones the last to arrive, but for `last`."""
+    """Ranks of running requests; ties are broken by arrival, except with `last`."""
     ranks = rank(running)
     if whom != LAST:
         ranks = np.lexsort((running.arrived, ranks)).argsort()
@@ -128,31 +128,33 @@ class _Passes:
         for name, step in zip(lost["request_id"], lost["step"], strict=True):
             lost_at[name].append(step)
         length, arrived, admitted, until = np.zeros((4, len(rows)))
-        for own in groups(names):
-            name, computed = names[own.start], steps[own]
+        for span in groups(names):
+            name, computed = names[span.start], steps[span]
             events = np.array([*lost_at[name], math.inf])
             earlier = np.searchsorted(events, computed, side="right")
             begun = np.diff(earlier, prepend=-1) > 0
             following = np.append(computed[1:], math.inf)
             last = run.ended[number].get(name, math.inf) - 1
-            length[own] = prompts.get(name, math.nan) + sampled[own].cumsum()
-            arrived[own] = turns.get(name, math.nan)
-            admitted[own] = np.maximum.accumulate(np.where(begun, computed, 0))
-            until[own] = np.minimum.reduce([following, events[earlier], np.full(len(begun), last)])
+            length[span] = prompts.get(name, math.nan) + sampled[span].cumsum()
+            arrived[span] = turns.get(name, math.nan)
+            admitted[span] = np.maximum.accumulate(np.where(begun, computed, 0))
+            until[span] = np.minimum.reduce([following, events[earlier], np.full(len(begun), last)])
         self._first, self._until = steps, until
         self._rows = Running(names, _tokens_after(rows), length, arrived, admitted)
 
     def running(self, step: int) -> Running:
-        """Those with an earlier pass that had neither ended nor been preempted since."""
-        there = np.flatnonzero((self._first < step) & (self._until >= step))
-        return Running(*(values[there] for values in self._rows))
+        """Requests with an earlier pass that had neither ended nor been preempted since."""
+        chosen = np.flatnonzero((self._first < step) & (self._until >= step))
+        return Running(*(values[chosen] for values in self._rows))
 
 
 def _tokens_after(rows: pd.DataFrame) -> Values:
     """The tokens of each row's request in the cache after its pass."""
     tokens = (rows["context_tokens"] + rows["scheduled_tokens"]).to_numpy()
     most = np.maximum(rows["sampled_tokens"].to_numpy() - 1, 0)
-    for tentative, kept in BATCH.tentative:
-        given, computed = (counts_of(rows[name]).to_numpy() for name in (kept, tentative))
-        tokens = tokens + np.minimum(given, most) - computed
+    for tentative, accepted_name in BATCH.tentative:
+        accepted, computed = (
+            counts_of(rows[name]).to_numpy() for name in (accepted_name, tentative)
+        )
+        tokens = tokens + np.minimum(accepted, most) - computed
     return tokens

@@ -39,10 +39,10 @@ def dry_time_wrong(run: RunTables) -> Violations:
     """
     device = experiment_of(run.records).device
     assert isinstance(device, Dry)
-    found = [repeats_apart(run, 0.0)]
+    violations = [repeats_apart(run, 0.0)]
     for number in run.repeats:
-        found += _of_repeat(run, number, device)
-    return combine(*found)
+        violations += _of_repeat(run, number, device)
+    return combine(*violations)
 
 
 def _of_repeat(run: RunTables, number: int, device: Dry) -> Iterator[Violations]:
@@ -72,7 +72,7 @@ def _of_repeat(run: RunTables, number: int, device: Dry) -> Iterator[Violations]
 
 
 def _block_counts(run: RunTables, copies: pd.DataFrame) -> Floats:
-    """Blocks that each copy moves, by its bytes: what is saved may be a part of one."""
+    """Blocks that each copy moves, by its bytes; a copy may save a part of a block."""
     of_inputs = (copies["kind"] == INPUTS).to_numpy()
     sizes = float(run.engine.input_block_bytes or 1), float(run.engine.block_bytes or 1)
     counts: Floats = copies["bytes"].to_numpy(float) / np.where(of_inputs, *sizes)
@@ -85,11 +85,11 @@ def _copying_s(steps: pd.DataFrame, copies: pd.DataFrame, each_s: Floats) -> tup
     Each took so long by the clock, which rounds it to whole nanoseconds.
     """
     begin_s = copies["start_s"].to_numpy(float) + TOLERANCE_S
-    at = np.searchsorted(steps["start_s"].to_numpy(float), begin_s, side="right") - 1
-    within = (at >= 0) & (begin_s <= steps["end_s"].to_numpy(float)[at] + TOLERANCE_S)
+    pass_rows = np.searchsorted(steps["start_s"].to_numpy(float), begin_s, side="right") - 1
+    within = (pass_rows >= 0) & (begin_s <= steps["end_s"].to_numpy(float)[pass_rows] + TOLERANCE_S)
     count = len(steps) + 1
-    within_s: Floats = np.bincount(at[within], each_s[within], count).astype(float)
-    between_s: Floats = np.bincount(at[~within] + 1, each_s[~within], count).astype(float)
+    within_s: Floats = np.bincount(pass_rows[within], each_s[within], count).astype(float)
+    between_s: Floats = np.bincount(pass_rows[~within] + 1, each_s[~within], count).astype(float)
     return within_s[:-1], between_s[:-1]
 
 
@@ -99,13 +99,13 @@ def modeled_output_wrong(run: RunTables) -> Violations:
     Requests whose output tokens the workload gives are checked by `known_output_differs` instead.
     """
     workload = run.records.workload
-    known = workload.loc[workload["output_token_ids"].notna(), "request_id"]
-    rows = run.records.requests[~run.records.requests["request_id"].isin(known)]
-    due = [
+    forced = workload.loc[workload["output_token_ids"].notna(), "request_id"]
+    rows = run.records.requests[~run.records.requests["request_id"].isin(forced)]
+    expected = [
         sha256(np.full(count, TOKEN, "<i4").tobytes()).hexdigest()
         for count in rows["output_tokens"].tolist()
     ]
-    return bad_rows(rows, rows["output_sha256"] != due, lambda _: "not the tokens of a model")
+    return bad_rows(rows, rows["output_sha256"] != expected, lambda _: "not the tokens of a model")
 
 
 def takes_no_scheduling(steps: pd.DataFrame) -> Violations:
@@ -144,13 +144,13 @@ def differs(
     expected: pd.Series | Floats | float,
     tolerance_s: float = TOLERANCE_S,
 ) -> Bools:
-    """Where a time is missing, or is not the expected one."""
+    """Mask of the times that are missing or differ from the expected time."""
     apart_s = np.asarray(found, np.float64) - np.asarray(expected, np.float64)
     wrong: Bools = ~(np.abs(apart_s) <= tolerance_s)
     return wrong
 
 
 def wrong_time(frame: pd.DataFrame, wrong: Bools, column: str, due_s: Floats) -> Violations:
-    """One violation a row with a wrong time; the first is described with the right one."""
+    """Violations, one a row with a wrong time; the first is described with the right time."""
     words = f"{column} is {{{column}:.9f}}, the cost model gives {{due_s:.9f}}"
     return bad_rows(frame, wrong, lambda r: words.format_map(r), due_s=due_s)

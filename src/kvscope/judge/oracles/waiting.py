@@ -15,11 +15,11 @@ def without_cpu_s(run: RunTables) -> dict[int, float]:
     the repeat. 0 where neither is recorded.
     """
     load = {entry.repeat: entry for entry in run.record.load}
-    found = {
+    waited_s = {
         entry.repeat: _without_cpu_s(entry, load.get(entry.repeat))
         for entry in run.record.clock.repeats
     }
-    return {number: found.get(number, 0.0) for number in run.records.numbers}
+    return {number: waited_s.get(number, 0.0) for number in run.records.numbers}
 
 
 def not_running_s(run: RunTables) -> dict[int, float]:

@@ -38,9 +38,9 @@ def modeled_facts_wrong(run: RunTables) -> Violations:
     first = requests["arrival_s"] <= requests["arrival_s"].min() + NANOSECONDS
     batch = requests[first & (experiment.warmup > 0)]
     lengths = [*zip(batch["prompt_tokens"], batch["output_tokens"], strict=True)]
-    due = experiment.device.engine_facts(experiment, lengths)
-    found = {key: run.engine.stated(key) for key in due}
-    wrong = [*value_differences("engine.", found, due)]
+    expected = experiment.device.engine_facts(experiment, lengths)
+    facts = {key: run.engine.stated(key) for key in expected}
+    wrong = [*value_differences("engine.", facts, expected)]
     return Violations(len(wrong), wrong[0]) if wrong else NONE
 
 
@@ -81,5 +81,5 @@ def _batches_differ(run: RunTables, repeat: RunView) -> Violations:
 def _begun_s(run: RunTables, repeat: RunView) -> float:
     """When a repeat begins, by the clock of run.json."""
     clock = run.record.clock.repeats
-    begun_ns = next(one.start_ns for one in clock if one.repeat == repeat.repeat)
+    begun_ns = next(entry.start_ns for entry in clock if entry.repeat == repeat.repeat)
     return begun_ns * NANOSECONDS

@@ -28,8 +28,8 @@ EXACT = tuple(name for name in WORKLOAD.names if name not in (*ROUNDED, *LISTS))
 
 def has_all_settings(run: RunTables) -> bool:
     """Whether the settings have all sections, so that the requests can be made of them."""
-    needed = {name for name, field in Experiment.model_fields.items() if field.is_required()}
-    return needed <= run.records.settings.keys()
+    required = {name for name, field in Experiment.model_fields.items() if field.is_required()}
+    return required <= run.records.settings.keys()
 
 
 def workload_differs(run: RunTables) -> Violations | None:
@@ -39,22 +39,22 @@ def workload_differs(run: RunTables) -> Violations | None:
     applicable if the workload's file is not on this machine.
     """
     try:
-        due = to_frame(build(experiment_of(run.records)))
+        expected = to_frame(build(experiment_of(run.records)))
     except BadInput:
         return None
-    found = run.records.workload.reset_index(drop=True)
-    if len(found) != len(due):
-        return Violations(1, f"{len(found)} requests, the settings give {len(due)}")
-    wrong = np.zeros(len(due), bool)
+    recorded = run.records.workload.reset_index(drop=True)
+    if len(recorded) != len(expected):
+        return Violations(1, f"{len(recorded)} requests, the settings give {len(expected)}")
+    wrong = np.zeros(len(expected), bool)
     for column in EXACT:
-        wrong |= differ(found[column], due[column])
+        wrong |= differ(recorded[column], expected[column])
     for column in ROUNDED:
-        found_s, due_s = (frame[column].astype(float) for frame in (found, due))
+        found_s, due_s = (frame[column].astype(float) for frame in (recorded, expected))
         wrong |= ~np.isclose(found_s, due_s, rtol=ROUNDING, atol=0, equal_nan=True)
     for column in LISTS:
-        pairs = zip(found[column], due[column], strict=True)
-        wrong |= [not np.array_equal(one, other) for one, other in pairs]
-    return bad_rows(found, wrong, lambda _: "not the request that the settings give")
+        pairs = zip(recorded[column], expected[column], strict=True)
+        wrong |= [not np.array_equal(value, other) for value, other in pairs]
+    return bad_rows(recorded, wrong, lambda _: "not the request that the settings give")
 
 
 def has_followers(run: RunTables) -> bool:
@@ -76,23 +76,23 @@ def turn_misplaced(run: RunTables) -> Violations:
     follows = {name: (after, think_s) for name, after, think_s in zip(*columns, strict=True)}
     columns = (requests[name] for name in (*OF_REQUEST, "finished_s"))
     ends_s = {(repeat, name): end_s for repeat, name, end_s in zip(*columns, strict=True)}
-    found, due_s = requests[requests["request_id"].isin(follows)], []
-    for repeat, name in zip(found["repeat"], found["request_id"], strict=True):
+    turns, due_s = requests[requests["request_id"].isin(follows)], []
+    for repeat, name in zip(turns["repeat"], turns["request_id"], strict=True):
         after, think_s = follows[name]
-        known_s = [ends_s[repeat, one] for one in after if (repeat, one) in ends_s]
+        known_s = [ends_s[repeat, other] for other in after if (repeat, other) in ends_s]
         due_s.append(think_s + max(known_s, default=math.nan))
-    wrong = ~((found["arrival_s"] - due_s).abs() <= TOLERANCE_S)
+    wrong = ~((turns["arrival_s"] - due_s).abs() <= TOLERANCE_S)
     words = "comes at {arrival_s:.6f} s, what it follows and its think time end at {due_s:.6f} s"
-    return bad_rows(found, wrong, lambda r: words.format_map(r), due_s=due_s)
+    return bad_rows(turns, wrong, lambda r: words.format_map(r), due_s=due_s)
 
 
 def known_output_differs(run: RunTables) -> Violations:
     """A served request has been given the tokens that the workload has for it."""
     outputs = run.records.workload.set_index("request_id")["output_token_ids"].dropna()
-    due: pd.Series = outputs.map(sha256_of_tokens)
+    expected: pd.Series = outputs.map(sha256_of_tokens)
     rows = run.records.served
-    rows = rows[rows["request_id"].isin(due.index)]
-    wrong = differ(rows["output_sha256"], rows["request_id"].map(due))
+    rows = rows[rows["request_id"].isin(expected.index)]
+    wrong = differ(rows["output_sha256"], rows["request_id"].map(expected))
     return bad_rows(rows, wrong, lambda _: "its output tokens are not those of the workload")
 
 
@@ -110,21 +110,21 @@ def arrival_pass_wrong(run: RunTables) -> Violations:
     If no request was left, the passes until the next arrival are skipped. A request that ended
     with its last token did so before it was to be aborted.
     """
-    due = run.records.workload.set_index("request_id")[[*OF_WORKLOAD]].astype(float)
-    found = run.records.requests.join(due, on="request_id")
-    found = found.sort_values(["repeat", "arrival_pass", "arrival_s"], kind="stable")
-    wrong = pd.Series(False, found.index)
-    for repeat, rows in found.groupby("repeat"):
+    limits = run.records.workload.set_index("request_id")[[*OF_WORKLOAD]].astype(float)
+    requests = run.records.requests.join(limits, on="request_id")
+    requests = requests.sort_values(["repeat", "arrival_pass", "arrival_s"], kind="stable")
+    wrong = pd.Series(False, requests.index)
+    for repeat, rows in requests.groupby("repeat"):
         starts_s = run.steps.loc[run.steps["repeat"] == repeat, "start_s"]
         came = starts_s.searchsorted(rows["arrival_s"] - TOLERANCE_S)
-        left = starts_s.searchsorted(rows["finished_s"] - TOLERANCE_S)
+        ends = starts_s.searchsorted(rows["finished_s"] - TOLERANCE_S)
         idle_s, skipped = 0.0, 0.0  # all requests until here have ended by then
-        for at, passes, ended in zip(rows.index, came, left, strict=True):
-            row = rows.loc[at]
+        for label, passes, ended in zip(rows.index, came, ends, strict=True):
+            row = rows.loc[label]
             if row["arrival_s"] >= idle_s - TOLERANCE_S:
                 skipped = max(skipped, row["arrival_pass"] - passes)
             limit = row["abort_pass"] - skipped
-            wrong[at] = passes != row["arrival_pass"] - skipped
-            wrong[at] |= ended != max(limit, passes) if row["aborted"] else ended > limit
+            wrong[label] = passes != row["arrival_pass"] - skipped
+            wrong[label] |= ended != max(limit, passes) if row["aborted"] else ended > limit
             idle_s = max(idle_s, row["finished_s"])
-    return bad_rows(found, wrong, lambda _: "did not come, or end, before the pass that was due")
+    return bad_rows(requests, wrong, lambda _: "did not come, or end, before the pass that was due")

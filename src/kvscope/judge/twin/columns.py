@@ -23,11 +23,11 @@ class Columns:
 
     def __getitem__(self, name: str) -> list[Any]:
         """The values of a column; all None if the table lacks it."""
-        found = self._lists.get(name)
-        if found is None:
-            found = _listed(self._frame[name]) if name in self._frame else [None] * len(self)
-            self._lists[name] = found
-        return found
+        values = self._lists.get(name)
+        if values is None:
+            values = _listed(self._frame[name]) if name in self._frame else [None] * len(self)
+            self._lists[name] = values
+        return values
 
     def rows(self, *names: str) -> Iterator[tuple[Any, ...]]:
         """These columns of each row, in the order of the rows."""
@@ -35,10 +35,10 @@ class Columns:
 
     def total(self, names: Iterable[str]) -> list[int]:
         """The sum of these columns in each row, of counts; null counts as 0."""
-        known = [self[name] for name in names if self.known(name)]
-        if not known:
+        present = [self[name] for name in names if self.known(name)]
+        if not present:
             return [0] * len(self)
-        return [sum(count or 0 for count in row) for row in zip(*known, strict=True)]
+        return [sum(count or 0 for count in row) for row in zip(*present, strict=True)]
 
     def known(self, name: str) -> bool:
         """Whether the column has any value."""

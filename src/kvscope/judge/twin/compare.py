@@ -49,23 +49,23 @@ class Comparison:
     @property
     def count(self) -> int:
         """The number of cells, rows and decisions that differ."""
-        return sum(one.count for one in self.differences)
+        return sum(difference.count for difference in self.differences)
 
     @property
     def columns(self) -> list[str]:
         """The columns that differ, that of the earliest pass first."""
-        ordered = sorted(self.differences, key=lambda one: one.step)
-        return list(dict.fromkeys(one.column for one in ordered))
+        ordered = sorted(self.differences, key=lambda difference: difference.step)
+        return list(dict.fromkeys(difference.column for difference in ordered))
 
     @property
     def words(self) -> str:
         """The first difference of each of the first columns, by pass, and how many more differ."""
         first: dict[str, str] = {}
-        for one in sorted(self.differences, key=lambda one: one.step):
-            first.setdefault(one.column, one.words)
-        found = [*first.values()]
-        more = [f"and {len(found) - MOST} more"] if len(found) > MOST else []
-        return "; ".join([*found[:MOST], *more])
+        for difference in sorted(self.differences, key=lambda difference: difference.step):
+            first.setdefault(difference.column, difference.words)
+        sentences = [*first.values()]
+        more = [f"and {len(sentences) - MOST} more"] if len(sentences) > MOST else []
+        return "; ".join([*sentences[:MOST], *more])
 
 
 def compare(
@@ -145,19 +145,19 @@ class _Table:
 
     def compare(self, rows: Sequence[tuple[Any, ...]]) -> None:
         """Add what differs from these rows."""
-        due: list[Sequence[Any]] = list(zip(*rows, strict=True)) or [() for _ in self.columns]
-        places = self._places(due)
+        expected: list[Sequence[Any]] = list(zip(*rows, strict=True)) or [() for _ in self.columns]
+        places = self._places(expected)
         if places is not None:
             rows = [row for row, place in zip(rows, places, strict=True) if place is not None]
-            due = list(zip(*rows, strict=True)) or [() for _ in self.columns]
-        for column, values in zip(self.columns, due, strict=True):
+            expected = list(zip(*rows, strict=True)) or [() for _ in self.columns]
+        for column, values in zip(self.columns, expected, strict=True):
             if column in self.compared and column not in self.keys:
-                self._column(column, values, due, places)
+                self._column(column, values, expected, places)
 
     def _places(self, due: list[Sequence[Any]]) -> list[int | None] | None:
         """The stored row of each row that is due; None if all are there in order."""
         keys = len(self.keys)
-        if all(list(due[at]) == self.stored[key] for at, key in enumerate(self.keys)):
+        if all(list(due[number]) == self.stored[key] for number, key in enumerate(self.keys)):
             self.result.cells += len(self.stored) * keys
             return None
         where = defaultdict(list)
@@ -174,12 +174,12 @@ class _Table:
         lost = [key for key, place in zip(due, places, strict=True) if place is None]
         for rows, words in ((lost, "lacks a row of the replay"), (more, "has a row too many")):
             if rows:
-                at = f"{self.name} {words} ({self._place(rows[0])})"
-                self._add("rows", self._step(rows[0]), at, len(rows))
-        found = [place for place in places if place is not None]
+                sentence = f"{self.name} {words} ({self._place(rows[0])})"
+                self._add("rows", self._step(rows[0]), sentence, len(rows))
+        stored = [place for place in places if place is not None]
         ordered = self.name != tables.TRANSFERS.name  # a policy may copy as it likes
-        if ordered and not lost and not more and found != sorted(found):
-            first = due[next(place for place, other in enumerate(found) if place != other)]
+        if ordered and not lost and not more and stored != sorted(stored):
+            first = due[next(place for place, other in enumerate(stored) if place != other)]
             words = f"{self.name} has its rows in another order ({self._place(first)})"
             self._add("rows", self._step(first), words)
 
@@ -202,13 +202,13 @@ class _Table:
             return
         else:
             pairs = zip(values, due, strict=True)
-            wrong = [at for at, (found, one) in enumerate(pairs) if not _same(found, one)]
+            wrong = [row for row, pair in enumerate(pairs) if not _same(*pair)]
         if wrong:
-            at = wrong[0]
-            key = tuple(values[at] for values in keys[: len(self.keys)])
-            given = "another block" if column == "block" else _shown(due[at])
+            row = wrong[0]
+            key = tuple(values[row] for values in keys[: len(self.keys)])
+            shown = "another block" if column == "block" else _shown(due[row])
             words = (
-                f"{self.name}.{column} is {_shown(values[at])}, the replay gives {given} "
+                f"{self.name}.{column} is {_shown(values[row])}, the replay gives {shown} "
                 f"({self._place(key)})"
             )
             self._add(column, self._step(key), words, len(wrong))
@@ -223,12 +223,12 @@ class _Table:
 
     def _place(self, key: tuple[Any, ...]) -> str:
         names = {"step": "pass", "request_id": "request"}
-        parts = (f"{names.get(of, of)} {one}" for of, one in zip(self.keys, key, strict=True))
+        parts = (f"{names.get(k, k)} {value}" for k, value in zip(self.keys, key, strict=True))
         return ", ".join([f"repeat {self.repeat}", *parts])
 
 
 def _same(found: Any, due: Any) -> bool:
-    """Whether a stored value is the one that is due, or between two that are."""
+    """Whether a stored value equals the expected value, or lies in its range."""
     if isinstance(due, tuple):
         return found is not None and bool(due[0] <= found <= due[1])
     if found is None or due is None:
@@ -246,13 +246,13 @@ def _shown(value: Any) -> str:
 
 
 def _renamed(values: Sequence[Any], due: Sequence[Any]) -> list[int]:
-    """Where a block has not one number for each of the replay's, and the other way round."""
+    """Rows in which blocks and the replay's numbers are not one to one."""
     number: dict[Any, Any] = {}
     serial: dict[Any, Any] = {}
     return [
-        at
-        for at, (found, one) in enumerate(zip(values, due, strict=True))
-        if number.setdefault(one, found) != found or serial.setdefault(found, one) != one
+        row
+        for row, (block, twin) in enumerate(zip(values, due, strict=True))
+        if number.setdefault(twin, block) != block or serial.setdefault(block, twin) != twin
     ]
 
 
@@ -266,8 +266,8 @@ def _jobs(repeat: int, jobs: Columns, twin: Twin) -> Iterator[Difference]:
         if direction == OUT and twin.offloading and job in twin.offloading.stores:
             values.append(("loaded_blocks", loaded, twin.offloading.stores[job].loaded_blocks))
             values.append(("awaited_step", awaited, twin.offloading.awaited(job, awaited)))
-        for column, found, due in values:
-            if not _same(found, due):
-                words = f"{name}.{column} is {found}, the replay gives {_shown(due)}"
+        for column, stored, expected in values:
+            if not _same(stored, expected):
+                words = f"{name}.{column} is {stored}, the replay gives {_shown(expected)}"
                 place = f"repeat {repeat}, pass {step}, job {job}"
                 yield Difference(f"{name}.{column}", step, f"{words} ({place})")

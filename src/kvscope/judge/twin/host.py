@@ -51,17 +51,17 @@ class HostPool:
         Returns the blocks that they fill or begin; 0 if nothing is kept.
         """
         before, saved = request.tokens, request.saved or 0
-        needed = blocks_of(before + more, self._size) - blocks_of(saved, self._size)
+        blocks = blocks_of(before + more, self._size) - blocks_of(saved, self._size)
         room = self._rules.input_blocks_total - self.input_blocks
-        if before != saved or needed > room:
+        if before != saved or blocks > room:
             self.drop_saved(request)
             return 0
-        self.input_blocks += needed
+        self.input_blocks += blocks
         request.saved = before + more
         return blocks_of(before + more, self._size) - before // self._size
 
 
 def end_of(kept: InPool, found: int, block_size: int) -> int:
     """Tokens up to which a host copy goes on after those that a request has found."""
-    gaps: Iterable[int] = (at for at in kept.missing if at * block_size >= found)
-    return min([kept.tokens, *(at * block_size for at in gaps)])
+    gaps: Iterable[int] = (gap for gap in kept.missing if gap * block_size >= found)
+    return min([kept.tokens, *(gap * block_size for gap in gaps)])

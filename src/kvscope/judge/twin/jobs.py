@@ -64,13 +64,13 @@ class Offloading:
 
     def load(self, request: Request, job: Job) -> Iterator[str]:
         """Note a load that begins; yields what is wrong with it."""
-        first, there = job.first_block, self._there(request)
+        first, available = job.first_block, self._there(request)
         if first * self._size != request.hit:
             yield f"loads from block {first} on, and found {request.hit} tokens"
-        if job.blocks > there or (job.blocks < there and not self.full):
-            yield f"loads {job.blocks} blocks, the host has {there} that follow"
-        for at in range(first, first + min(job.blocks, there)):
-            name = self._blocks.name(request, at)
+        if job.blocks > available or (job.blocks < available and not self.full):
+            yield f"loads {job.blocks} blocks, the host has {available} that follow"
+        for place in range(first, first + min(job.blocks, available)):
+            name = self._blocks.name(request, place)
             stores = self._stores_of.get(name, ())  # none, of a load from elsewhere
             for store in stores:
                 (store.loaded if len(stores) == 1 else store.perhaps).add(name)
@@ -81,7 +81,7 @@ class Offloading:
         first = request.hit // self._size
         places = range(first, request.length // self._size)
         return next(
-            (at - first for at in places if self._blocks.name(request, at) not in self._stores_of),
+            (i - first for i in places if self._blocks.name(request, i) not in self._stores_of),
             len(places),
         )
 
@@ -177,19 +177,19 @@ class Offloading:
             by_request[job.request_id].append(job)
         offers, self._offers = self._offers, []
         for request, full in offers:
-            due, own = self._due(request, full), by_request[request.id]
-            if own and (due or self.full):
-                yield from self._store(request, full, due, own.popleft())
-            elif due and not self._lacks_room(due):
-                yield f"request {request.id} has blocks from {due[0]} on that are not stored"
-            if not due or not self._lacks_room(due):
+            lacking, queue = self._due(request, full), by_request[request.id]
+            if queue and (lacking or self.full):
+                yield from self._store(request, full, lacking, queue.popleft())
+            elif lacking and not self._lacks_room(lacking):
+                yield f"request {request.id} has blocks from {lacking[0]} on that are not stored"
+            if not lacking or not self._lacks_room(lacking):
                 request.stored = max(request.stored, full)
-        return [job for own in by_request.values() for job in own]
+        return [job for queue in by_request.values() for job in queue]
 
     def _due(self, request: Request, full: int) -> list[int]:
         """Places up to `full` of blocks that a request has not offered, and the host lacks."""
         places = range(request.stored, full)
-        return [at for at in places if self._blocks.name(request, at) not in self._stores_of]
+        return [i for i in places if self._blocks.name(request, i) not in self._stores_of]
 
     def _lacks_room(self, due: Sequence[int]) -> bool:
         return self.stored_blocks + len(due) > self._rules.host_blocks_total
@@ -214,14 +214,14 @@ class Offloading:
         self, request: Request, job: Job, places: Sequence[int], sure: Collection[int]
     ) -> None:
         """Blocks at some of the places are stored, at least those that are sure."""
-        held = self._last_blocks.get(request.id, request.blocks)
-        blocks = {held[at] for at in places if at < len(held)}
+        request_blocks = self._last_blocks.get(request.id, request.blocks)
+        blocks = {request_blocks[place] for place in places if place < len(request_blocks)}
         store = Store(job.end_s, request, blocks, len(places) == len(sure))
         self.stores.setdefault(job.number, store)
         self._under_way.append(store)
-        for at in places:
-            name = self._blocks.name(request, at)
-            others = [] if at in sure else self._stores_of.get(name, [])
+        for place in places:
+            name = self._blocks.name(request, place)
+            others = [] if place in sure else self._stores_of.get(name, [])
             self._stores_of[name] = [*others, store]
 
 

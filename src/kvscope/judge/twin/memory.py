@@ -94,16 +94,16 @@ class Counts:
 
     def _hold(self, request: Request, held: list[int]) -> None:
         before = request.held or [0] * len(held)
-        for at, (new, old) in enumerate(zip(held, before, strict=True)):
-            self.used_by_group[at] += new - old
+        for group, (new, old) in enumerate(zip(held, before, strict=True)):
+            self.used_by_group[group] += new - old
             self.free -= new - old
         request.held = held
 
     def cache(self, request: Request, tokens: int, step: int) -> None:
-        """Nothing is cached."""
+        """Cache nothing: there is no prefix cache."""
 
     def compute(self, request: Request) -> None:
-        """Nothing is shared."""
+        """Share nothing: there is no prefix cache."""
 
     def release(self, request: Request) -> None:
         """A request gives all its blocks back."""
@@ -111,19 +111,19 @@ class Counts:
         request.slots = request.skipped = 0
 
     def forget_uncomputed(self, request: Request, step: int) -> None:
-        """Nothing is cached."""
+        """Forget nothing: there is no prefix cache."""
 
     def held(self, request: Request) -> list[int]:
         """Blocks of each group that a request holds."""
         return list(request.held) or [0] * len(self.used_by_group)
 
     def shared(self, request: Request) -> list[int]:
-        """Nothing is shared."""
+        """No places: no block is shared."""
         return []
 
 
 class Blocks:
-    """Blocks of one group, each of them known, and the prefix cache if there is one."""
+    """Identified blocks of one group, and the prefix cache if there is one."""
 
     def __init__(self, rules: Rules, prompts: Prompts) -> None:
         self.pool = Pool(rules.kv_blocks_total)
@@ -171,15 +171,15 @@ class Blocks:
         if not self._caches:
             return
         full = min(min(tokens, request.length) // self._size, len(request.blocks))
-        for at in range(request.cached, full):
-            content = (request.id, at, step)
-            self.pool.cache(request.blocks[at], self.name(request, at), content)
-            request.cached = at + 1
+        for place in range(request.cached, full):
+            content = (request.id, place, step)
+            self.pool.cache(request.blocks[place], self.name(request, place), content)
+            request.cached = place + 1
 
     def name(self, request: Request, at: int) -> Hashable:
         """A name of a request's tokens up to the end of a block; its own where none are known."""
-        known = self._prompts.of(request.id)
-        return known[at] if at < len(known) else (request.id, at)
+        names = self._prompts.of(request.id)
+        return names[at] if at < len(names) else (request.id, at)
 
     def find(self, request: Request, contents: Sequence[Content] | None) -> list[Hit]:
         """Hold the cached blocks that a request begins with: those of its tokens.
@@ -187,18 +187,18 @@ class Blocks:
         Where tokens are not known they are the ones with these `contents`, while they are there.
         """
         blocks = list(self._of_tokens(request) if contents is None else self._of(contents))
-        found = []
+        hits = []
         for block in blocks:
             assert block.content is not None
-            found.append((block.serial, block.content, block.holders > 0))
+            hits.append((block.serial, block.content, block.holders > 0))
             self.pool.hold(block)
         request.blocks, request.cached = blocks, len(blocks)
-        return found
+        return hits
 
     def _of_tokens(self, request: Request) -> Iterator[Block]:
-        """The newest token is computed, whatever is there."""
-        for at in range((request.length - 1) // self._size if self._caches else 0):
-            block = self.pool.find(self.name(request, at))
+        """Cached blocks of a request's tokens; the newest token is always computed."""
+        for place in range((request.length - 1) // self._size if self._caches else 0):
+            block = self.pool.find(self.name(request, place))
             if block is None:
                 return
             yield block
@@ -235,4 +235,4 @@ class Blocks:
 
     def shared(self, request: Request) -> list[int]:
         """The places of a request's blocks that others hold as well."""
-        return [at for at, block in enumerate(request.blocks) if block.holders > 1]
+        return [place for place, block in enumerate(request.blocks) if block.holders > 1]

@@ -53,7 +53,7 @@ class Pool:
         return self.total - self.free
 
     def take(self) -> tuple[Block, Evicted | None]:
-        """A free block for one request, and what it held. There must be one."""
+        """A free block for a request, and its lost content. There must be a free block."""
         lost = None
         if self._plain:
             block = self._plain.pop()
@@ -82,22 +82,22 @@ class Pool:
             block.name = block.content = None
 
     def find(self, name: Hashable) -> Block | None:
-        """The block that was cached first under a name; None if none is there."""
+        """The block that was cached first under a name; None without such a block."""
         return next(iter(self._cached.get(name, ())), None)
 
     def with_content(self, content: Content) -> Block | None:
-        """The block that has this content; None if none is there."""
+        """The block that has this content; None without such a block."""
         return self._by_content.get(content)
 
     def hold(self, block: Block) -> None:
-        """One more request holds a block that it has found."""
+        """Count one more request that holds a cached block."""
         if not block.holders:
             del self._cached_free[block]
         block.holders += 1
         block.hits += 1
 
     def compute(self, block: Block) -> None:
-        """One more holder of a block is computed by passes."""
+        """Count one more holder of a block that passes compute."""
         block.computing += 1
         self.extra += block.computing > 1
 

@@ -120,13 +120,13 @@ class Rows:
         decodes: bool,
     ) -> None:
         """The row of a request in a pass, and those of what it found and resumes from."""
-        step, hit, own, loaded = twin.step, request.hit, 0, request.loaded
+        step, hit, own_tokens, loaded = twin.step, request.hit, 0, request.loaded
         if request.found:
-            own = sum(content[0] == request.id for _, content, _ in request.found)
-            own *= twin.rules.block_size
+            own_tokens = sum(content[0] == request.id for _, content, _ in request.found)
+            own_tokens *= twin.rules.block_size
             self._find(step, request)
         if request.lost is not None:
-            self._resume(twin, request, row.tokens, own)
+            self._resume(twin, request, row.tokens, own_tokens)
         request.hit = request.loaded = 0
         tokens = row.tokens
         self._totals[0] += tokens
@@ -135,7 +135,7 @@ class Rows:
         self._totals[3] += sampled
         self._totals[4] += request.recovering
         computed = step, request.id, DECODE if decodes else PREFILL, tokens, again
-        state = request.tokens, sampled, request.recovering, saved, hit, own, loaded
+        state = request.tokens, sampled, request.recovering, saved, hit, own_tokens, loaded
         self.of["batch"].append(computed + state)
 
     def _find(self, step: int, request: Request) -> None:
@@ -191,14 +191,14 @@ class Rows:
         lost, context, told = request.lost, request.tokens, twin.told
         assert lost is not None
         start_s, step = told.starts_s[twin.step], twin.step
-        given = sum(twin.rules.held_blocks(context, context + tokens))
+        blocks = sum(twin.rules.held_blocks(context, context + tokens))
         back_s = told.copied_s.get((step, request.id, "in"), 0.0)
         back_s += told.loaded_s(request.id, lost.step, step)
         request.cost_row = len(self.of["preemptions"])
         request.lost = None
         self.of["preemptions"].append(
             (
-                *(step, request.id, RESUME, start_s, lost.action, lost.refused, given),
+                *(step, request.id, RESUME, start_s, lost.action, lost.refused, blocks),
                 *(None, lost.tokens, None, None, None, request.hit, own),
                 *(start_s - lost.victim.time_s, max(0, lost.tokens - context)),
                 *(lost.victim.predicted_s, request.copied_s + back_s),

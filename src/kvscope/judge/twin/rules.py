@@ -80,5 +80,5 @@ class Rules:
         if len(blocks) != len(sizes):
             return None
         pairs = zip(sizes, blocks, strict=True)
-        known = [size * count for size, count in pairs if size is not None]
-        return sum(known) if len(known) == len(sizes) else None
+        bytes_ = [size * count for size, count in pairs if size is not None]
+        return sum(bytes_) if len(bytes_) == len(sizes) else None

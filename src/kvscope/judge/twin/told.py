@@ -39,7 +39,7 @@ class Known(NamedTuple):
 
 
 class Scheduled(NamedTuple):
-    """A request in a pass: tokens computed, tentative ones among them, and those kept of these.
+    """A request in a pass: tokens computed, tentative tokens among them, and these it keeps.
 
     `saved_tokens` and `sampled_tokens` count only where a policy or a client decides.
     """
@@ -92,20 +92,20 @@ class Prompts:
 
     def of(self, request_id: str) -> list[int]:
         """A name for each block of known tokens: equal where all tokens up to its end are."""
-        found = self._names.get(request_id)
-        if found is None:
-            found = self._names[request_id] = self._named(self._tokens.get(request_id, ()))
-        return found
+        names = self._names.get(request_id)
+        if names is None:
+            names = self._names[request_id] = self._named(self._tokens.get(request_id, ()))
+        return names
 
     def _named(self, parts: Any) -> list[int]:
-        known = [np.asarray(part, np.int64) for part in parts if part is not None]
-        tokens = np.concatenate(known) if known else np.zeros(0, np.int64)
-        size, name, found = self._size, 0, []
+        arrays = [np.asarray(part, np.int64) for part in parts if part is not None]
+        tokens = np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
+        size, name, names = self._size, 0, []
         for end in range(size, len(tokens) + 1, size):
             content = (name, tokens[end - size : end].tobytes())
             name = self._numbers.setdefault(content, len(self._numbers) + 1)
-            found.append(name)
-        return found
+            names.append(name)
+        return names
 
 
 @dataclass
@@ -130,11 +130,11 @@ class Told:
 
     @cached_property
     def aborted_before(self) -> dict[int, list[str]]:
-        """The requests that were aborted between a pass and the one before, in order."""
-        found: dict[int, list[str]] = defaultdict(list)
+        """The requests that were aborted between a pass and the previous pass, in order."""
+        by_step: dict[int, list[str]] = defaultdict(list)
         for name, time_s in sorted(self.aborted_s.items(), key=lambda one: one[1]):
-            found[bisect_left(self.starts_s, time_s - TOLERANCE_S)].append(name)
-        return found
+            by_step[bisect_left(self.starts_s, time_s - TOLERANCE_S)].append(name)
+        return by_step
 
     @cached_property
     def arrived(self) -> list[tuple[int, int]]:
@@ -168,7 +168,7 @@ def told(run: Tables, known: Collection[str]) -> Told:
     steps, transfers = Columns(run["steps"]), Columns(run["transfers"])
     starts_s = steps["start_s"]
     outcomes = _outcomes(Columns(run["requests"]))
-    found = Told(
+    result = Told(
         starts_s=starts_s,
         ends_s=[start + took for start, took in steps.rows("start_s", "duration_s")],
         forward_s=[seconds or 0.0 for seconds in steps["forward_s"]],
@@ -185,8 +185,8 @@ def told(run: Tables, known: Collection[str]) -> Told:
         loaded={} if has_jobs else _by_row(batch, "loaded_tokens"),
     )
     if has_jobs:
-        _add_jobs(found, Columns(run[OF_JOBS]))
-    return found
+        _add_jobs(result, Columns(run[OF_JOBS]))
+    return result
 
 
 Outcomes = dict[str, tuple[float | None, bool, float]]
@@ -195,22 +195,22 @@ Outcomes = dict[str, tuple[float | None, bool, float]]
 def _outcomes(requests: Columns) -> Outcomes:
     """When each request came, whether it was aborted, and when it ended."""
     rows = requests.rows("request_id", "arrival_s", "aborted", "finished_s")
-    return {name: rest for name, *rest in rows}  # type: ignore[misc]
+    return {name: fields for name, *fields in rows}  # type: ignore[misc]
 
 
 def _requests(run: Tables, outcomes: Outcomes) -> list[Known]:
-    """The requests of the workload; where there is none, those that the repeat served."""
+    """The requests of the workload; without a workload, those that the repeat served."""
     names = ("request_id", "prompt_tokens", "output_tokens", "arrival_s", "conversation", "turn")
     workload = Columns(run["workload"])
-    known = workload if len(workload) else Columns(run["requests"])
+    requests = workload if len(workload) else Columns(run["requests"])
     return [
-        Known(name, prompt, output, due_s, outcomes.get(name, (0.0,))[0] or 0.0, *rest)
-        for name, prompt, output, due_s, *rest in known.rows(*names)
+        Known(name, prompt, output, due_s, outcomes.get(name, (0.0,))[0] or 0.0, *fields)
+        for name, prompt, output, due_s, *fields in requests.rows(*names)
     ]
 
 
 def _batch(batch: Columns, passes: int) -> list[list[Scheduled]]:
-    found: list[list[Scheduled]] = [[] for _ in range(passes)]
+    by_step: list[list[Scheduled]] = [[] for _ in range(passes)]
     tentative = batch.total(name for name, _ in BATCH.tentative)
     kept = batch.total(name for _, name in BATCH.tentative)
     columns = (
@@ -221,8 +221,8 @@ def _batch(batch: Columns, passes: int) -> list[list[Scheduled]]:
     make = partial(tuple.__new__, Scheduled)
     rows = map(make, zip(*columns, strict=True))
     for step, row in zip(batch["step"], rows, strict=True):
-        found[step].append(row)
-    return found
+        by_step[step].append(row)
+    return by_step
 
 
 def _by_row(batch: Columns, name: str) -> dict[tuple[int, str], int]:
@@ -231,23 +231,23 @@ def _by_row(batch: Columns, name: str) -> dict[tuple[int, str], int]:
 
 
 def _victims(preemptions: Columns) -> dict[int, list[Victim]]:
-    found = defaultdict(list)
+    by_step = defaultdict(list)
     names = ("request_id", "time_s", "policy", "refused", "scheduled_tokens", "predicted_s")
     for event, step, *row in preemptions.rows("event", "step", *names):
         if event == "preempt":
             victim = Victim(*row)
-            found[step].append(victim._replace(scheduled_tokens=victim.scheduled_tokens or 0))
-    return found
+            by_step[step].append(victim._replace(scheduled_tokens=victim.scheduled_tokens or 0))
+    return by_step
 
 
 def _copied_s(transfers: Columns) -> dict[tuple[int, str, str], float]:
     """Seconds of the copies of preempted requests, with those of rebuilding."""
-    found: dict[tuple[int, str, str], float] = defaultdict(float)
+    seconds: dict[tuple[int, str, str], float] = defaultdict(float)
     names = ("step", "request_id", "direction", "copy_s", "rebuild_s")
     for step, request_id, direction, copy_s, rebuild_s in transfers.rows(*names):
         if request_id is not None:
-            found[step, request_id, direction] += (copy_s or 0.0) + (rebuild_s or 0.0)
-    return found
+            seconds[step, request_id, direction] += (copy_s or 0.0) + (rebuild_s or 0.0)
+    return seconds
 
 
 def _add_jobs(told: Told, table: Columns) -> None:
@@ -262,8 +262,8 @@ def _add_jobs(told: Told, table: Columns) -> None:
 
 
 def _found(hits: Columns) -> dict[tuple[int, str], list[Content]]:
-    found = defaultdict(list)
+    contents = defaultdict(list)
     rows = hits.rows("step", "request_id", "owner", "block_position", "cached_step")
     for step, request_id, *content in sorted(rows, key=lambda row: row[3]):
-        found[step, request_id].append((content[0], content[1], content[2]))
-    return found
+        contents[step, request_id].append((content[0], content[1], content[2]))
+    return contents

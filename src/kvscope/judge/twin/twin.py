@@ -91,12 +91,12 @@ class Twin:
                 request.ended_s = self.told.aborted_s[name]
                 self._leave(request, aborted=True)
         start_s = self.told.starts_s[self.step] + TOLERANCE_S
-        for until_s, request in [one for one in self._leaving if one[0] <= start_s]:
+        for until_s, request in [item for item in self._leaving if item[0] <= start_s]:
             self._give_back(request)
             self._leaving.remove((until_s, request))
 
     def _leave(self, request: Request, aborted: bool = False) -> None:
-        """A request ends; one that is being loaded holds its blocks until the copy has ended."""
+        """End a request; during a load it holds its blocks until the copy has ended."""
         self._ended += 1
         if request.running:
             self._running.remove(request)
@@ -172,9 +172,9 @@ class Twin:
         while self._victims and request.running and self._lacks(request, tokens):
             self._preempt(self._victims.popleft())
         if request.running:
-            held = len(request.blocks)
+            before = len(request.blocks)
             self._allocate(request, tokens)
-            self._give(request, held)
+            self._give(request, before)
 
     def _lacks(self, request: Request, tokens: int) -> bool:
         free = self._memory.free
@@ -184,8 +184,8 @@ class Twin:
         evicted = self._memory.grow(request, max(tokens, slots), self.step)
         if evicted is None:
             self._problem("has more blocks than there are", request, *BLOCKS_IN_ORDER)
-        for one in evicted or ():
-            self._evicted.append((request.id, one))
+        for block in evicted or ():
+            self._evicted.append((request.id, block))
         self._memory.cache(request, tokens, self.step)
 
     def _give(self, request: Request, first: int) -> None:
@@ -196,7 +196,7 @@ class Twin:
     def _in_turn(
         self, admitted: list[Request], loads: deque[Job]
     ) -> list[tuple[Request, Job | None]]:
-        """Those that are admitted and those that begin to be loaded, as far as known in turn.
+        """Admitted requests and requests that begin to be loaded, in their order as far as known.
 
         vLLM takes waiting requests in the order of their arrival, preempted ones first.
         """
@@ -259,14 +259,14 @@ class Twin:
 
     def _copy_back(self, request: Request, context: int) -> None:
         """Copy the victim's tokens in the host pool to the blocks behind those found."""
-        there = sum(self.rules.held_blocks(context, context)) - request.hit // self._size
+        blocks = sum(self.rules.held_blocks(context, context)) - request.hit // self._size
         brings = context > request.hit and not request.loaded
         if request.in_pool is not None:
             if brings:
-                self._copy(request, IN, KV, there)
+                self._copy(request, IN, KV, blocks)
             self._host.drop_kv(request)
         elif brings:
-            self._copy(request, IN, INPUTS, there)
+            self._copy(request, IN, INPUTS, blocks)
 
     def _copy(self, request: Request, direction: str, kind: str, blocks: int) -> None:
         size = self.rules.input_block_bytes if kind == INPUTS else self.rules.block_bytes
@@ -285,11 +285,11 @@ class Twin:
         if self._jobs:
             for words in self._jobs.load(request, job):
                 self._problem(words, request, JOBS)
-        there = request.hit + job.blocks * self._size
-        request.skipped = there
-        slots = request.length if self.rules.whole else there
-        for one in self._memory.grow(request, slots, self.step) or ():
-            self._evicted.append((request.id, one))
+        loaded = request.hit + job.blocks * self._size
+        request.skipped = loaded
+        slots = request.length if self.rules.whole else loaded
+        for block in self._memory.grow(request, slots, self.step) or ():
+            self._evicted.append((request.id, block))
         self._give(request, 0)
 
     def _arrive(self, request: Request) -> int:
@@ -297,13 +297,13 @@ class Twin:
         job, request.load = request.load, None
         assert job is not None
         self._loading.remove(request)
-        there = request.hit + job.blocks * self._size
-        context = min(there, request.length - 1)
+        loaded = request.hit + job.blocks * self._size
+        context = min(loaded, request.length - 1)
         request.loaded = context - request.hit
         arrived = self.step if job.arrived_step is None else job.arrived_step
         if not self._may_arrive(job, arrived):
             self._problem(f"is loaded by pass {arrived}, which cannot be", request, JOBS, CLOCK)
-        self._memory.cache(request, there, arrived)
+        self._memory.cache(request, loaded, arrived)
         return context
 
     def _may_arrive(self, job: Job, step: int) -> bool:
@@ -341,9 +341,9 @@ class Twin:
         if not self._may_give_back(request, victim.scheduled_tokens):
             words = f"gives back {victim.scheduled_tokens} tokens"
             self._problem(words, request, ORDER, SETTINGS)
-        held, shared = memory.held(request), memory.shared(request)
+        blocks, shared = memory.held(request), memory.shared(request)
         done, refused = self._keep(request, victim, shared)
-        self.rows.preempt(self, request, victim, done.name, refused, held, len(shared))
+        self.rows.preempt(self, request, victim, done.name, refused, blocks, len(shared))
         order = len(self.rows.of["preemptions"])
         request.lost = Lost(self.step, order, victim, done.name, refused, request.tokens)
         request.recovering = True
@@ -357,9 +357,9 @@ class Twin:
         """Whether a pass may have been about to compute so many tokens of a victim."""
         if not tokens:
             return True
-        due = request.length - request.tokens
-        most = min(due, self.rules.chunk_tokens or due)
-        return self.rules.ranked and (tokens == due or 0 < tokens <= most)
+        remaining = request.length - request.tokens
+        most = min(remaining, self.rules.chunk_tokens or remaining)
+        return self.rules.ranked and (tokens == remaining or 0 < tokens <= most)
 
     def _keep(self, request: Request, victim: Victim, shared: list[int]) -> tuple[Action, bool]:
         """Action with a victim, and whether the host pool had refused it."""
@@ -369,14 +369,14 @@ class Twin:
             return RECOMPUTE, False
         blocks = self._copied_blocks(request, shared)
         room, saved = host.has_room(blocks), request.saved == tokens
-        wanted = action(self.rules.always or victim.action)
+        planned = action(self.rules.always or victim.action)
         if self.rules.always is None and victim.refused:
             refused = True
             if not self.rules.host_blocks_total or (room and saved):
                 self._problem("was refused, although the host had room", request)
         else:
-            refused = (wanted.rebuilds and not saved) or (wanted.copies and not room)
-        done = RECOMPUTE if refused else wanted
+            refused = (planned.rebuilds and not saved) or (planned.copies and not room)
+        done = RECOMPUTE if refused else planned
         if done.copies:
             host.swap_out(request, blocks, shared)
             if blocks:
@@ -390,7 +390,7 @@ class Twin:
         if self._blocks is None:
             return sum(self.rules.held_blocks(request.skipped, request.tokens))
         used = blocks_of(request.tokens, self._size)
-        return used - sum(at < used for at in shared)
+        return used - sum(place < used for place in shared)
 
     # ------------------------------------------------------------------ the pass itself
 
@@ -420,7 +420,7 @@ class Twin:
         """
         if not self.rules.input_blocks_total:
             return {}
-        found, blocks = {}, 0
+        written, blocks = {}, 0
         new = {row.request_id for row in rows if self.requests[row.request_id].first_s is None}
         for row in sorted(rows, key=lambda row: row.request_id not in new):
             request = self.requests[row.request_id]
@@ -428,13 +428,13 @@ class Twin:
             if begins_unsaved and not request.saved:
                 continue
             if count := self._host.save(request, row.tokens):
-                found[request.id] = row.tokens
+                written[request.id] = row.tokens
                 blocks += count
-        if found:
+        if written:
             token_bytes = self.rules.input_block_bytes // self._size
-            copied = sum(found.values()) * token_bytes
+            copied = sum(written.values()) * token_bytes
             self._copies.append((None, OUT, INPUTS, blocks, copied))
-        return found
+        return written
 
     def _row(self, row: Scheduled, saved: dict[str, int], pass_tokens: int) -> Request | None:
         """Compute one request of a pass; returns it if it ends with that."""
@@ -442,25 +442,25 @@ class Twin:
         context, tentative, kept = request.tokens, row.tentative, row.kept
         if request.first_s is None:
             request.first_s = self.told.starts_s[step]
-        known = context + row.tokens - tentative
-        due = 1 + kept if known == request.length else 0
+        computed = context + row.tokens - tentative
+        sampled = 1 + kept if computed == request.length else 0
         if self.rules.ends_early and self.told.last_row.get(row.request_id) == step:
-            due = min(due, row.sampled_tokens)
-        end = known + min(kept, max(0, due - 1)) if kept else known
+            sampled = min(sampled, row.sampled_tokens)
+        end = computed + min(kept, max(0, sampled - 1)) if kept else computed
         highest = request.highest
         again = min(highest, end) - context if highest > context else 0
         decodes = request.given > 0 and row.tokens - tentative == 1 and not again
         if self._jobs:
             self._jobs.offer(request, context + row.tokens)
-        self.rows.compute(self, request, row, saved.get(request.id, 0), again, due, decodes)
+        self.rows.compute(self, request, row, saved.get(request.id, 0), again, sampled, decodes)
         if again and request.cost_row is not None:
             share = again / pass_tokens
             self.rows.add_cost(request.cost_row, self.told.forward_s[step] * share)
         self._set_tokens(request, end)
         if end > highest:
             request.highest = end
-        if due:
-            request.given += due
+        if sampled:
+            request.given += sampled
             request.recovering = False
             request.last_s = self.told.ends_s[step]
             if request.token_s is None:
@@ -479,8 +479,8 @@ class Twin:
         for name in self.told.aborted_before.get(len(self.told.starts_s), ()):
             if self.requests[name].ended_s is None:
                 self.requests[name].ended_s = self.told.aborted_s[name]
-        for known in self.told.requests:
-            self.rows.outcome(self.requests[known.request_id], known, self.told.aborted_s)
+        for declared in self.told.requests:
+            self.rows.outcome(self.requests[declared.request_id], declared, self.told.aborted_s)
 
     # ------------------------------------------------------------------ what rows are made of
 

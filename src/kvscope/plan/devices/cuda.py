@@ -13,7 +13,7 @@ from kvscope.plan.parts import Conditions
 
 
 class Cuda(Device):
-    """One NVIDIA GPU: weights and KV cache are in its memory.
+    """An NVIDIA GPU: weights and KV cache are in its memory.
 
     `hardware` names the GPU that the experiment must fit (`gpu_estimate.MEMORY_BYTES`). It changes
     no result, so it is no part of an experiment: neither its id nor its experiment.yaml has it.
@@ -48,7 +48,7 @@ class Cuda(Device):
         return experiment.model.weight_bytes
 
     def check(self, experiment: Conditions) -> None:
-        """Refuse a GPU whose memory is not known, and what does not fit into the named one."""
+        """Refuse a GPU of unknown memory, and an engine that does not fit into the named GPU."""
         super().check(experiment)
         try:
             usable = self.usable_bytes
@@ -56,10 +56,10 @@ class Cuda(Device):
             raise impossible(str(error), "device.hardware") from None
         if usable is None:
             return
-        needed = self.gpu_memory(experiment)
-        if needed.total_bytes > usable:
+        memory = self.gpu_memory(experiment)
+        if memory.total_bytes > usable:
             raise impossible(
-                f"{gib_text(needed.total_bytes)} GiB of GPU memory ({needed.words}) must fit into "
+                f"{gib_text(memory.total_bytes)} GiB of GPU memory ({memory.words}) must fit into "
                 f"the {gib_text(usable)} GiB of device.hardware={self.hardware} that CUDA leaves "
                 "free",
                 "cache.blocks",

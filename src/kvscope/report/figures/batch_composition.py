@@ -38,8 +38,8 @@ def token_areas(title: str, legend: str) -> list[Spec]:
 
 
 def _tokens(run: ReportedRun, steps: pd.DataFrame) -> dict[str, Any]:
-    both = steps["decode_tokens"] + steps["prefill_tokens"]
-    return {"decode": steps["decode_tokens"].round(1), "tokens": both.round(1)}
+    total = steps["decode_tokens"] + steps["prefill_tokens"]
+    return {"decode": steps["decode_tokens"].round(1), "tokens": total.round(1)}
 
 
 FIGURE = Figure(

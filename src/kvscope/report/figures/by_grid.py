@@ -20,8 +20,8 @@ def by_grid(draw: Draw) -> Draw:
         grids = list(dict.fromkeys(run.grid for run in study.complete))
         if axes or len(grids) < 2 or len(study.complete) <= MOST_TOGETHER:
             return draw(study, axes)
-        found = {grid: drawing for grid in grids if (drawing := draw(_of_grid(study, grid), ()))}
-        return _joined(found) if found else None
+        by_name = {grid: drawing for grid in grids if (drawing := draw(_of_grid(study, grid), ()))}
+        return _joined(by_name) if by_name else None
 
     return draw_study
 
@@ -39,6 +39,6 @@ def _joined(drawings: dict[str, Drawing]) -> Drawing:
         for grid, drawing in drawings.items()
         for view in drawing.views
     ]
-    remarks = dict.fromkeys(each for drawing in drawings.values() for each in drawing.remarks)
+    remarks = dict.fromkeys(remark for drawing in drawings.values() for remark in drawing.remarks)
     label_px = max(drawing.label_px for drawing in drawings.values())
     return Drawing(tuple(views), ("Grid", *first.headings), label_px, tuple(remarks))

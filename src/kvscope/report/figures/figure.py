@@ -153,12 +153,12 @@ def grid(cells: Sequence[Spec], columns: int, picked: str | None = None) -> Spec
 def first_plots(
     cells: Sequence[Spec], data: dict[str, pd.DataFrame], most: int
 ) -> tuple[Sequence[Spec], dict[str, pd.DataFrame], tuple[str, ...]]:
-    """So many cells at most, the tables without those of the others, and a remark."""
+    """At most `most` cells, the tables that they draw, and a remark on the cells left out."""
     kept, others = cells[:most], cells[most:]
     if not others:
         return cells, data, ()
-    gone = {cell["data"]["name"] for cell in others} - {cell["data"]["name"] for cell in kept}
-    kept_data = {name: frame for name, frame in data.items() if name not in gone}
+    unused = {cell["data"]["name"] for cell in others} - {cell["data"]["name"] for cell in kept}
+    kept_data = {name: frame for name, frame in data.items() if name not in unused}
     return kept, kept_data, plots_left_out(most, len(cells))
 
 

@@ -26,12 +26,12 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """Goodput over the bound on TTFT: for any TPOT, and for two bounds on it."""
     plots, note = request_plots(study, axes)
     bounds_s = (math.inf, *_bounds_s([run for named in plots.values() for _, run in named]))
-    found = [
+    lines = [
         Lines(_table(named, tpot_s), BOUND, GOODPUT, plot, _words(tpot_s))
         for plot, named in plots.items()
         for tpot_s in bounds_s
     ]
-    return lines_drawing(found, {}, columns=COLUMNS, note=note) if found else None
+    return lines_drawing(lines, {}, columns=COLUMNS, note=note) if lines else None
 
 
 def _words(tpot_s: float) -> str:
@@ -42,10 +42,10 @@ def _words(tpot_s: float) -> str:
 
 def _bounds_s(runs: list[ReportedRun]) -> list[float]:
     """Round bounds on TPOT that some of the requests keep, the largest first."""
-    known = [found for run in runs if len(found := run.latencies.tpot_s.dropna())]
-    if not known:
+    tpots_s = [values for run in runs if len(values := run.latencies.tpot_s.dropna())]
+    if not tpots_s:
         return []
-    tpot_s = pd.concat(known)
+    tpot_s = pd.concat(tpots_s)
     bounds = (_round_up(float(np.percentile(tpot_s, q))) for q in reversed(PERCENTILES))
     return list(dict.fromkeys(bounds))
 
@@ -62,11 +62,11 @@ def goodput(run: ReportedRun, tpot_s: float, end_s: float) -> pd.DataFrame:
     For x from 0 to `end_s`. Over all repeats: requests over the sum of the makespans. A request
     with one output token has no TPOT, and keeps any bound on it.
     """
-    found = run.latencies
-    kept = np.sort(found.ttft_s[~(found.tpot_s > tpot_s)].to_numpy(float))
-    places = np.unique(np.linspace(0, len(kept) - 1, min(POINTS, len(kept))).astype(np.int64))
-    x = np.array([0.0, *kept[places], end_s])
-    y = np.array([0, *(places + 1), len(kept)]) / found.makespan_s
+    latencies = run.latencies
+    ttft_s = np.sort(latencies.ttft_s[~(latencies.tpot_s > tpot_s)].to_numpy(float))
+    places = np.unique(np.linspace(0, len(ttft_s) - 1, min(POINTS, len(ttft_s))).astype(np.int64))
+    x = np.array([0.0, *ttft_s[places], end_s])
+    y = np.array([0, *(places + 1), len(ttft_s)]) / latencies.makespan_s
     return pd.DataFrame({"x": x.round(6), "y": y.round(6)})
 
 

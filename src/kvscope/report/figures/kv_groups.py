@@ -52,10 +52,10 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     if not any(run.steps(run.repeats[0])["group_blocks_used"].notna().any() for run in runs):
         return None
     groups = pd.concat([run.records.kv_groups for run in runs])
-    there = {*map(part_of, groups["kind"])}
-    there |= {FREE} if (groups["useful_bytes"] < groups["block_bytes"]).any() else set()
+    used = {*map(part_of, groups["kind"])}
+    used |= {FREE} if (groups["useful_bytes"] < groups["block_bytes"]).any() else set()
     colour_of = parts()
-    shown = [name for name in colour_of if name in there]
+    shown = [name for name in colour_of if name in used]
     scale = colours(shown, [colour_of[name] for name in shown])
     y: Spec = {"title": "share of the KV cache (%)", "scale": {"domain": [0, 105]}}
     layers: list[Spec] = [
@@ -73,17 +73,17 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
 
 
 def _stacked(run: ReportedRun, steps: pd.DataFrame) -> dict[str, Any]:
-    """Where each part begins and ends, in percent of the cache."""
+    """Begin and end of each part, in percent of the cache."""
     groups = run.records.kv_groups
     total_bytes = steps["kv_blocks_total"].max() * run.records.block_bytes
     taken_bytes = steps["kv_blocks_used"].to_numpy(float) * run.records.block_bytes
-    held = dict.fromkeys(parts(), np.zeros(len(steps)))
+    bytes_of = dict.fromkeys(parts(), np.zeros(len(steps)))
     for kind, bytes_ in zip(groups["kind"], _group_bytes(run, steps).T, strict=True):
-        held[part_of(kind)] = held[part_of(kind)] + bytes_
-    held[FREE] = taken_bytes - sum(held.values())
-    ends = 100 * np.cumsum(list(held.values()), axis=0) / total_bytes
+        bytes_of[part_of(kind)] = bytes_of[part_of(kind)] + bytes_
+    bytes_of[FREE] = taken_bytes - sum(bytes_of.values())
+    ends = 100 * np.cumsum(list(bytes_of.values()), axis=0) / total_bytes
     begins = np.vstack([np.zeros(len(steps)), ends[:-1]])
-    columns = zip(held, begins.round(2), ends.round(2), strict=True)
+    columns = zip(bytes_of, begins.round(2), ends.round(2), strict=True)
     return {
         f"{side} {name}": values
         for name, *both in columns
@@ -98,8 +98,8 @@ def _group_bytes(run: ReportedRun, steps: pd.DataFrame) -> Any:
     if steps["group_blocks_used"].isna().all():
         return np.outer(used, sizes)
     counts = [
-        [0] * len(sizes) if idle else list(of)
-        for of, idle in zip(steps["group_blocks_used"], used == 0, strict=True)
+        [0] * len(sizes) if idle else list(blocks)
+        for blocks, idle in zip(steps["group_blocks_used"], used == 0, strict=True)
     ]
     return np.array(counts, float) * sizes
 

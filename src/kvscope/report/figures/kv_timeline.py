@@ -84,8 +84,8 @@ def marks(run: ReportedRun) -> pd.DataFrame:
     repeat = run.repeats[0]
     start = run.steps(repeat).set_index("step")["start_s"].round(5)
     events = run.preemptions(repeat)[["step", "event"]].drop_duplicates().head(MOST_MARKS)
-    found = events.assign(start_s=events["step"].map(start), event=events["event"].map(EVENTS))
-    return found[["start_s", "event"]].dropna()
+    timed = events.assign(start_s=events["step"].map(start), event=events["event"].map(EVENTS))
+    return timed[["start_s", "event"]].dropna()
 
 
 FIGURE = Figure(

@@ -1,4 +1,4 @@
-"""How latencies are distributed over the requests of an experiment."""
+"""Distributions of latencies over the requests of an experiment."""
 
 from collections.abc import Callable, Sequence
 
@@ -25,13 +25,13 @@ MEASURES: dict[str, Callable[[Latencies], pd.Series]] = {
 
 
 def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
-    """For each measure the distributions of all experiments, a line an experiment."""
+    """The distributions of all experiments for each measure, a line an experiment."""
     shown, note = request_plots(study, axes)
     plots = [
         Lines(table, measure, SHARE, plot)
         for plot, runs in shown.items()
-        for measure, of in MEASURES.items()
-        if not (table := _table(runs, of)).empty
+        for measure, latency in MEASURES.items()
+        if not (table := _table(runs, latency)).empty
     ]
     return lines_drawing(plots, {}, columns=COLUMNS, note=note) if plots else None
 
@@ -39,8 +39,8 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
 def _table(
     runs: list[tuple[str, ReportedRun]], of: Callable[[Latencies], pd.Series]
 ) -> pd.DataFrame:
-    found = [(name, distribution(of(run.latencies).to_numpy(float))) for name, run in runs]
-    frames = [one.frame().assign(line=name) for name, one in found if one is not None]
+    named = [(name, distribution(of(run.latencies).to_numpy(float))) for name, run in runs]
+    frames = [curve.frame().assign(line=name) for name, curve in named if curve is not None]
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 

@@ -120,9 +120,9 @@ def _y(plot: Lines) -> Spec:
 
 
 def _tooltip(plot: Lines, more: Sequence[Spec]) -> Spec:
-    own = [text("line", title="experiment")]
-    own += [number(axis, title=getattr(plot, axis), format=",.4~g") for axis in ("x", "y")]
-    return {"tooltip": [*own, *more]}
+    fields = [text("line", title="experiment")]
+    fields += [number(axis, title=getattr(plot, axis), format=",.4~g") for axis in ("x", "y")]
+    return {"tooltip": [*fields, *more]}
 
 
 def _together(plot: Lines, names: list[str], mark: Spec, tooltip: Sequence[Spec]) -> Spec:

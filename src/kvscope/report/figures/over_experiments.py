@@ -100,19 +100,19 @@ def over_experiments(
         study: StudyData, axes: Sequence[Axes], panels: Sequence[Panel] = panels
     ) -> Drawing | None:
         runs = [run for run in study.complete if has_any(run)]
-        known = [one for panel in panels if (one := _known(panel, runs)).metrics]
-        left_out = _repeated(known, runs)
-        known = [one for panel in known if (one := _without(panel, left_out)).metrics]
-        if not known or not suits(study):
+        defined = [_known(panel, runs) for panel in panels]
+        left_out = _repeated(defined, runs)
+        drawn = [part for panel in defined if (part := _without(panel, left_out)).metrics]
+        if not drawn or not suits(study):
             return None
         declared = [
             split_by_colour(row) if row.ordered and len(row.colours) > MOST_LINES else row
             for row in rows(study, has_any, study.axes_of(axes, own_axes(study)))
         ]
         everything = by_experiment(study, runs)
-        views = [_view(" and ".join(row.title for row in declared), declared, known, len(runs))]
+        views = [_view(" and ".join(row.title for row in declared), declared, drawn, len(runs))]
         if declared != [everything]:
-            views.append(_view(everything.title, [everything], known, len(runs)))
+            views.append(_view(everything.title, [everything], drawn, len(runs)))
         views = [replace(view, note=_note(view.note, left_out)) for view in views]
         remarks = [HOLLOW] if any(not run.valid for run in runs) else []
         remarks += [RINGS] if any(map(has_rings, views[0].data.values())) else []
@@ -128,12 +128,12 @@ def over_experiments(
 
 def _known(panel: Panel, runs: Sequence[ReportedRun]) -> Panel:
     """The panel with the metrics that are of interest among these experiments."""
-    known = tuple(one.name for one in panel.measures if of_interest(one, runs))
-    return Panel(panel.title, known, panel.shared)
+    metrics = tuple(measure.name for measure in panel.measures if of_interest(measure, runs))
+    return Panel(panel.title, metrics, panel.shared)
 
 
 def _repeated(panels: Sequence[Panel], runs: Sequence[ReportedRun]) -> tuple[Measure, ...]:
-    """Metrics that say of each of several experiments what an earlier one of their unit says.
+    """Metrics that equal, in each of several experiments, an earlier metric of the same unit.
 
     Without stalls, throughput is that without stalls; requests that are alike have one latency.
     """
@@ -141,30 +141,31 @@ def _repeated(panels: Sequence[Panel], runs: Sequence[ReportedRun]) -> tuple[Mea
         return ()
     seen: set[tuple[str, ...]] = set()
     left_out = []
-    for one in (measure for panel in panels for measure in panel.measures):
-        said = (one.unit, *(_digits(run, one) for run in runs))
-        if said in seen:
-            left_out.append(one)
-        seen.add(said)
+    for measure in (measure for panel in panels for measure in panel.measures):
+        digits = (measure.unit, *(_digits(run, measure) for run in runs))
+        if digits in seen:
+            left_out.append(measure)
+        seen.add(digits)
     return tuple(left_out)
 
 
 def _digits(run: ReportedRun, shown: Measure) -> str:
     """Value and interval, in more digits than are drawn; NaN equals NaN."""
-    found = run.number(shown.name)
-    return f"{found.value:.6g} {found.low:.6g} {found.high:.6g}"
+    interval = run.number(shown.name)
+    return f"{interval.value:.6g} {interval.low:.6g} {interval.high:.6g}"
 
 
 def _without(panel: Panel, left_out: Sequence[Measure]) -> Panel:
-    kept = tuple(one.name for one in panel.measures if one not in left_out)
-    return replace(panel, metrics=kept)
+    metrics = tuple(measure.name for measure in panel.measures if measure not in left_out)
+    return replace(panel, metrics=metrics)
 
 
 def _note(note: str, left_out: Sequence[Measure]) -> str:
     """The note of a view, and which metrics are not drawn beside those that they equal."""
     if not left_out:
         return note
-    return f"{note} Equal to what is drawn: {', '.join(one.heading for one in left_out)}.".strip()
+    headings = ", ".join(measure.heading for measure in left_out)
+    return f"{note} Equal to what is drawn: {headings}.".strip()
 
 
 def _view(title: str, shown: Sequence[PlacesOfKey], panels: Sequence[Panel], count: int) -> View:
@@ -186,8 +187,8 @@ def _view(title: str, shown: Sequence[PlacesOfKey], panels: Sequence[Panel], cou
                 **(_lines if row.ordered else _bars)(row, values, names),
             }
         )
-    left = count - len({place.run.id for row in shown for place in row.places})
-    note = f"{plural(left, 'more experiment')} not along these axes." if left else ""
+    missing = count - len({place.run.id for row in shown for place in row.places})
+    note = f"{plural(missing, 'more experiment')} not along these axes." if missing else ""
     remarks = plots_left_out(MOST_PLOTS, len(plots))
     return View(grid(cells, columns, "colour"), data, (title,), note, remarks)
 
@@ -220,10 +221,10 @@ def _label_px(shown: Sequence[PlacesOfKey]) -> int:
 
 def _frame(row: PlacesOfKey, facet: str, shown: Measure, names: Sequence[str]) -> pd.DataFrame:
     """The values of one metric in one facet, those that are defined; in the unit shown."""
-    known = _known_places(row, facet, shown)
+    places = _known_places(row, facet, shown)
     order = {name: number for number, name in enumerate(names)}
-    found = pd.DataFrame([_point(place, row, shown, order) for place in known])
-    return widen_covered(found, "x", "value") if row.ordered and known else found
+    frame = pd.DataFrame([_point(place, row, shown, order) for place in places])
+    return widen_covered(frame, "x", "value") if row.ordered and places else frame
 
 
 def _known_places(row: PlacesOfKey, facet: str, shown: Measure) -> list[Place]:
@@ -233,9 +234,9 @@ def _known_places(row: PlacesOfKey, facet: str, shown: Measure) -> list[Place]:
 def _point(
     place: Place, row: PlacesOfKey, shown: Measure, names: Mapping[str, int]
 ) -> dict[str, Any]:
-    found = place.run.number(shown.name)
-    value = found.value * shown.scale
-    low, high = (end * shown.scale for end in found.ends)
+    estimate = place.run.number(shown.name)
+    value = estimate.value * shown.scale
+    low, high = (end * shown.scale for end in estimate.ends)
     valid = place.run.believed(shown.name)
     return {
         "x": place.x if row.ordered else x_words(place.x),
@@ -246,7 +247,7 @@ def _point(
         "high": high,
         "valid": valid,
         "experiment": place.run.label,
-        "estimate": " ".join((*estimate_text(found, shown), shown.display_unit)),
+        "estimate": " ".join((*estimate_text(estimate, shown), shown.display_unit)),
         "reasons": "" if valid else f"not valid: {', '.join(place.run.reasons)}",
     }
 
@@ -263,9 +264,9 @@ def _aside(place: Place, row: PlacesOfKey, names: Mapping[str, int]) -> float:
 def _values(row: PlacesOfKey, metrics: Sequence[Measure]) -> Spec:
     """Scale and ticks of the values of metrics that share them, over all facets of a row."""
     numbers = [(place.run.number(s.name), s) for s in metrics for place in row.places]
-    known = [(n, s) for n, s in numbers if not math.isnan(n.value)]
-    values = [n.value * s.scale for n, s in known]
-    ends = [end * s.scale for n, s in known if n.has_interval for end in (n.low, n.high)]
+    defined = [(n, s) for n, s in numbers if not math.isnan(n.value)]
+    values = [n.value * s.scale for n, s in defined]
+    ends = [end * s.scale for n, s in defined if n.has_interval for end in (n.low, n.high)]
     high = max([*values, *ends], default=1.0) or 1.0
     if row.ordered and is_wide(values, DECADES):
         low = min(values) / 1.5
@@ -328,7 +329,7 @@ def _lines(row: PlacesOfKey, values: Spec, names: Sequence[str]) -> Spec:
 
 
 def _bars(row: PlacesOfKey, values: Spec, names: Sequence[str]) -> Spec:
-    """Lying bars with intervals, grouped by colour; hollow ones are not valid."""
+    """Horizontal bars with intervals, grouped by colour; bars of invalid runs are hollow."""
     order = [x_words(x) for x in row.values]
     lines = max(label.count("\n") + 1 for label in order)
     axis = {"grid": False, "domain": True, "labelExpr": "split(datum.label, '\\n')"}

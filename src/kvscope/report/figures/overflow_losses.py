@@ -1,4 +1,4 @@
-"""Where an overflow policy is slower than the one that the study compares with, and why."""
+"""Places in which an overflow policy is slower than the study's base, and why."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,16 +48,16 @@ LABEL_PX = round(LETTER * LABEL_LETTERS)
 
 def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """A bar for each place with less throughput than the base: the additional time, by cause."""
-    lost = sorted(_losses(study), key=lambda one: one["ratio"])
+    lost = sorted(_losses(study), key=lambda loss: loss["ratio"])
     if not lost:
         return None
     shown = lost[:MOST]
     parts = pd.DataFrame(
-        {"where": one["where"], "cause": cause, "share": share, "ratio": one["words"]}
-        for one in shown
-        for cause, share in one["shares"].items()
+        {"where": loss["where"], "cause": cause, "share": share, "ratio": loss["words"]}
+        for loss in shown
+        for cause, share in loss["shares"].items()
     )
-    chart = _chart([one["where"] for one in shown])
+    chart = _chart([loss["where"] for loss in shown])
     remarks = (*_sentences(study, lost), *_left_out(len(lost)))
     return Drawing((View(chart, {"losses": parts}, remarks=remarks),), label_px=LABEL_PX)
 
@@ -68,13 +68,13 @@ def _left_out(count: int) -> list[str]:
 
 def _losses(study: StudyData) -> Iterator[dict[str, Any]]:
     """The places in which a policy has clearly less throughput than the base, over seeds."""
-    found: dict[tuple[str, str, str], list[Pair]] = defaultdict(list)
+    by_place: dict[tuple[str, str, str], list[Pair]] = defaultdict(list)
     compared = [pair for pair in pairs_of_one_kind(study) if pair.key == POLICY]
     one_draw = error_of_one_draw(compared, THROUGHPUT)
     for pair in compared:
         context = {k: value for k, value in pair.context.items() if k not in NOT_SAID}
-        found[pair.other_name, pair.base_name, in_words(context)].append(pair)
-    for (name, base, where), same in found.items():
+        by_place[pair.other_name, pair.base_name, in_words(context)].append(pair)
+    for (name, base, where), same in by_place.items():
         first = {pair.other.seed: pair.other for pair in same}
         second = {pair.base.seed: pair.base for pair in same}
         ratio = ratio_of_seeds(study, THROUGHPUT, first, second, one_draw)
@@ -93,8 +93,8 @@ def _losses(study: StudyData) -> Iterator[dict[str, Any]]:
 
 def _shares(same: Sequence[tuple[ReportedRun, ReportedRun]]) -> Mapping[str, float]:
     """By cause, the time that a policy takes more as a share of the base's; mean over seeds."""
-    each = [_parts(other, base) for other, base in same]
-    return {cause: fmean(parts[cause] for parts in each) for cause in CAUSES}
+    parts_of_runs = [_parts(other, base) for other, base in same]
+    return {cause: fmean(parts[cause] for parts in parts_of_runs) for cause in CAUSES}
 
 
 def _parts(other: ReportedRun, base: ReportedRun) -> dict[str, float]:
@@ -121,17 +121,17 @@ def _times(run: ReportedRun) -> tuple[float, float, float]:
 
 def _sentences(study: StudyData, lost: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """For each policy with less throughput: the number of places by cause; then other policies."""
-    for name, base in dict.fromkeys((one["name"], one["base"]) for one in lost):
-        own = [one for one in lost if (one["name"], one["base"]) == (name, base)]
-        causes = Counter(one["cause"] for one in own).most_common()
+    for name, base in dict.fromkeys((loss["name"], loss["base"]) for loss in lost):
+        losses = [loss for loss in lost if (loss["name"], loss["base"]) == (name, base)]
+        causes = Counter(loss["cause"] for loss in losses).most_common()
         words = "; ".join(f"{cause} ({count})" for cause, count in causes)
-        yield f"{name} has less throughput than {base} in {plural(len(own), 'place')}: {words}."
+        yield f"{name} has less throughput than {base} in {plural(len(losses), 'place')}: {words}."
     compared = [pair for pair in pairs_of_one_kind(study) if pair.key == POLICY]
     names = dict.fromkeys(pair.other_name for pair in compared)
-    if others := [name for name in names if name not in {one["name"] for one in lost}]:
+    if others := [name for name in names if name not in {loss["name"] for loss in lost}]:
         lacking = {pair.other_name for pair in compared if lacks_submission(pair.other)}
-        told = (f"{name} ({WITHOUT})" if name in lacking else name for name in others)
-        yield f"No less throughput in the places compared: {', '.join(told)}."
+        marked = (f"{name} ({WITHOUT})" if name in lacking else name for name in others)
+        yield f"No less throughput in the places compared: {', '.join(marked)}."
 
 
 def _chart(order: Sequence[str]) -> Spec:

@@ -87,12 +87,12 @@ def _name(place: Place, row: PlacesOfKey) -> str:
 
 
 def _ends(axis: str, run: ReportedRun, shown: Measure) -> Iterator[tuple[str, Any]]:
-    found = run.number(shown.name)
-    low, high = found.ends
-    yield axis, found.value * shown.scale
+    estimate = run.number(shown.name)
+    low, high = estimate.ends
+    yield axis, estimate.value * shown.scale
     yield f"{axis}_low", max(0.0, low) * shown.scale
     yield f"{axis}_high", high * shown.scale
-    yield f"{axis}_words", " ".join((*estimate_text(found, shown), shown.display_unit))
+    yield f"{axis}_words", " ".join((*estimate_text(estimate, shown), shown.display_unit))
 
 
 def with_names_beside(points: pd.DataFrame) -> pd.DataFrame:

@@ -79,11 +79,11 @@ def with_idle(passes: pd.DataFrame) -> pd.DataFrame:
     """`thin`'s rows with a row of zeros wherever the engine was idle after a pass."""
     following = passes["start_s"].shift(-1)
     idle = passes[following - passes["end_s"] > IDLE_S]
-    known = [name for name in NOTHING if passes[name].notna().any()]
+    recorded = [name for name in NOTHING if passes[name].notna().any()]
     empty = idle.assign(
         start_s=idle["end_s"],
         end_s=following[idle.index],
-        **dict.fromkeys(known, 0),
+        **dict.fromkeys(recorded, 0),
     )
     return pd.concat([passes, empty]).sort_values("start_s", ignore_index=True)
 
@@ -122,8 +122,8 @@ def multiples(
     frames = []
     for run in runs:
         steps = passes(thin(run.steps(run.repeats[0]), MOST_PASSES))
-        own = pd.DataFrame({"start_s": steps["start_s"].round(5), **columns_of(run, steps)})
-        parts = [own, more(run)] if more else [own]
+        frame = pd.DataFrame({"start_s": steps["start_s"].round(5), **columns_of(run, steps)})
+        parts = [frame, more(run)] if more else [frame]
         frames += [part.assign(experiment=run.label) for part in parts if not part.empty]
     columns = min(COLUMNS, len(runs))
     chart = {

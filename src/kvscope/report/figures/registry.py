@@ -19,15 +19,15 @@ MARK_LETTERS = 56  # of a line that fits a narrow page
 
 @cache
 def figures() -> dict[str, Figure]:
-    """All figures by name, in the order of the page; BadInput for one that cannot be loaded."""
-    found = {name: plugins.load(GROUP, name, Figure) for name in figure_names()}
-    return dict(sorted(found.items(), key=lambda named: (named[1].order, named[0])))
+    """All figures by name, in the order of the page; BadInput if a figure cannot be loaded."""
+    loaded = {name: plugins.load(GROUP, name, Figure) for name in figure_names()}
+    return dict(sorted(loaded.items(), key=lambda named: (named[1].order, named[0])))
 
 
 def drawings(study: StudyData) -> dict[str, Drawing]:
     """The figures that the study has data for, by name."""
-    found = {name: draw_figure(study, name) for name in figures()}
-    return {name: marked(study, drawing) for name, drawing in found.items() if drawing}
+    drawn = {name: draw_figure(study, name) for name in figures()}
+    return {name: marked(study, drawing) for name, drawing in drawn.items() if drawing}
 
 
 def marked(study: StudyData, drawing: Drawing) -> Drawing:
@@ -59,19 +59,19 @@ def blamed(name: str) -> Iterator[None]:
 
 def unshown_data(study: StudyData) -> list[str]:
     """Sentences of figures on data that they do not show."""
-    found: list[str] = []
+    sentences: list[str] = []
     for name, figure in figures().items():
         with blamed(name):
-            found += figure.faults(study)
-    return found
+            sentences += figure.faults(study)
+    return sentences
 
 
 def missing_figures(study: StudyData, drawn: Mapping[str, Drawing]) -> list[str]:
     """Why figures that the study requests are not drawn, a sentence each."""
     return [
-        f"Figure '{asked.name}' is not drawn: no experiment has the data it needs."
-        if asked.name in figure_names()
-        else f"Figure '{asked.name}' is not drawn: there are only {', '.join(figure_names())}."
-        for asked in study.figures
-        if asked.name not in drawn
+        f"Figure '{request.name}' is not drawn: no experiment has the data it needs."
+        if request.name in figure_names()
+        else f"Figure '{request.name}' is not drawn: there are only {', '.join(figure_names())}."
+        for request in study.figures
+        if request.name not in drawn
     ]

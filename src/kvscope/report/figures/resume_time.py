@@ -34,21 +34,21 @@ def resumptions(run: ReportedRun) -> pd.DataFrame:
     """Resumptions whose cost was recorded, in repeats whose times count."""
     if not run.has_passes:
         return pd.DataFrame()
-    found = run.records.preemptions
-    found = found[found["repeat"].isin(run.timed)]
-    return found[(found["event"] == "resume") & found["cost_s"].notna()]
+    events = run.records.preemptions
+    events = events[events["repeat"].isin(run.timed)]
+    return events[(events["event"] == "resume") & events["cost_s"].notna()]
 
 
 def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """A plot for each facet, a line for each strategy; a point an experiment."""
-    known = {run.id: cost for run in study.complete if (cost := _cost(run))}
+    costs = {run.id: cost for run in study.complete if (cost := _cost(run))}
     cells: list[Spec] = []
     data: dict[str, pd.DataFrame] = {}
-    shown = rows(study, lambda run: run.id in known, study.axes_of(axes)) if known else []
+    shown = rows(study, lambda run: run.id in costs, study.axes_of(axes)) if costs else []
     for row in shown:
         for facet in row.facets:
             points = pd.DataFrame(
-                {"experiment": place.run.label, "colour": place.colour, **known[place.run.id]}
+                {"experiment": place.run.label, "colour": place.colour, **costs[place.run.id]}
                 for place in row.of_facet(facet)
             )
             if points["tokens"].nunique() < LEAST_PLACES:
@@ -76,13 +76,13 @@ def _conditions(row: PlacesOfKey, facet: str) -> str:
 
 def _cost(run: ReportedRun) -> dict[str, Any] | None:
     """Mean tokens and cost of a run's resumptions; None without any."""
-    found = resumptions(run)
-    if found.empty:
+    events = resumptions(run)
+    if events.empty:
         return None
     return {
-        "tokens": float(found["tokens"].mean()),
-        "cost_ms": 1e3 * float(found["cost_s"].mean()),
-        "resumptions": len(found),
+        "tokens": float(events["tokens"].mean()),
+        "cost_ms": 1e3 * float(events["cost_s"].mean()),
+        "resumptions": len(events),
     }
 
 

@@ -74,8 +74,8 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     if not views:
         return None
     shown = len({view.choice[0] for view in views})
-    left = len(runs_with_passes(study)) - shown
-    remark = f"Timelines of {plural(left, 'experiment')} are left out." if left else ""
+    missing = len(runs_with_passes(study)) - shown
+    remark = f"Timelines of {plural(missing, 'experiment')} are left out." if missing else ""
     return Drawing(views, ("Experiment", "Repeat", "Along"), LABEL_PX, (remark,) if remark else ())
 
 
@@ -111,8 +111,8 @@ def _chart(x: str, pool: bool, tokens: bool) -> Spec:
         axis={"labels": False, "ticks": False, "grid": True, "tickCount": 10},
     )
     last = number(x, title=title, scale=scale, axis={"grid": True, "tickCount": 10})
-    known = {"blocks_percent": True, "tokens_percent": tokens, "host_percent": pool}
-    shares = {name: share for name, share in SHARES.items() if known[share[0]]}
+    shown = {"blocks_percent": True, "tokens_percent": tokens, "host_percent": pool}
+    shares = {name: share for name, share in SHARES.items() if shown[share[0]]}
     percent = {"scale": {"domain": [0, 106]}, "axis": {"values": [0, 50, 100]}}
     details = _details(x)
     rows = [
@@ -187,7 +187,7 @@ def _strip(x: str) -> Spec:
 
 
 def pass_table(run: ReportedRun, steps: pd.DataFrame) -> pd.DataFrame:
-    """A row a pass (or several merged ones), and one wherever nothing ran."""
+    """A row for each pass (or several merged passes), and for each time in which nothing ran."""
     shown = passes(thin(steps, MOST_PASSES_A_REPEAT))
     total, pool = int(steps["kv_blocks_total"].max()), int(steps["host_blocks_total"].max())
     first, last = shown["step"].astype(int), shown["last_step"].astype(int)
@@ -215,9 +215,9 @@ def pass_table(run: ReportedRun, steps: pd.DataFrame) -> pd.DataFrame:
             "ms": (1e3 * (shown["end_s"] - shown["start_s"])).round(3),
             "decode": tokens["decode"],
             "tokens": tokens["decode"] + tokens["prefill"],
-            **{f"{name}_tokens": found for name, found in tokens.items()},
+            **{f"{name}_tokens": values for name, values in tokens.items()},
             **{name: shown[name] for name in counts},
-            **{name: (100 * found).round(2) for name, found in share.items()},
+            **{name: (100 * values).round(2) for name, values in share.items()},
         }
     )
 
@@ -226,18 +226,18 @@ def event_table(run: ReportedRun, repeat: int) -> pd.DataFrame:
     """A row a preemption, a resumption or a stalled pass, with what happened in words."""
     steps = run.steps(repeat)
     start = steps.set_index("step")["start_s"].round(6)
-    kept = run.preemptions(repeat).head(MOST_EVENTS_A_REPEAT).to_dict("records")
-    rows = [(row["step"], *_words(row)) for row in kept]
+    events = run.preemptions(repeat).head(MOST_EVENTS_A_REPEAT).to_dict("records")
+    rows = [(row["step"], *_words(row)) for row in events]
     rows += [(step, "stalled", "stalled pass") for step in steps.loc[steps["stalled"], "step"]]
-    found = pd.DataFrame(rows, columns=["step", "event", "text"])
-    return found.assign(start_s=found["step"].map(start))
+    frame = pd.DataFrame(rows, columns=["step", "event", "text"])
+    return frame.assign(start_s=frame["step"].map(start))
 
 
 def _words(row: dict[Any, Any]) -> tuple[str, str]:
     """Event of a request, as a word and as a phrase."""
-    what = {"preempt": "preempted", "resume": "resumed"}[row["event"]]
+    word = {"preempt": "preempted", "resume": "resumed"}[row["event"]]
     tokens = plural(int(row["tokens"]), "token")
-    return what, f"request {row['request_id']} {what}: {row['policy']} of {tokens}"
+    return word, f"request {row['request_id']} {word}: {row['policy']} of {tokens}"
 
 
 def _note(run: ReportedRun, repeat: int, steps: pd.DataFrame) -> str:

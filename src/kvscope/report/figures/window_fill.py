@@ -24,7 +24,7 @@ def window(run: ReportedRun) -> int | None:
 
 
 def groups(study: StudyData) -> dict[str, list[tuple[str, ReportedRun]]]:
-    """By what else they have: the experiments that differ in their batching strategy alone."""
+    """Experiments that differ in their batching strategy alone, by their other settings."""
     key = strategy_key(study)
     if key is None:
         return {}
@@ -43,11 +43,11 @@ def groups(study: StudyData) -> dict[str, list[tuple[str, ReportedRun]]]:
 
 def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """A plot a group, a line a strategy."""
-    found = groups(study)
-    if not found:
+    named = groups(study)
+    if not named:
         return None
-    shown = list(found.items())[:MOST_GROUPS]
-    note = f"The first {MOST_GROUPS} of {len(found)} groups." if len(found) > MOST_GROUPS else ""
+    shown = list(named.items())[:MOST_GROUPS]
+    note = f"The first {MOST_GROUPS} of {len(named)} groups." if len(named) > MOST_GROUPS else ""
     percent = number("percent", title="of the window (%)", format=".1f")
     plots = [_plot(name, group) for name, group in shown]
     return lines_drawing(plots, {}, DOTTED, tooltip=[percent], note=note)

@@ -90,14 +90,14 @@ Rivals = dict[str, dict[int, ReportedRun]]
 def _cells(
     study: StudyData, row: PlacesOfKey, facet: str, one_draw: float
 ) -> Iterator[dict[str, Any]]:
-    """The cells of a facet in which several policies compete with the one that is the base."""
-    found: dict[tuple[Any, str], Rivals] = defaultdict(lambda: defaultdict(dict))
+    """The cells of a facet in which several policies compete with the base."""
+    cells: dict[tuple[Any, str], Rivals] = defaultdict(lambda: defaultdict(dict))
     for place in row.of_facet(facet):
-        by_seed = found[place.x, place.colour][_policy(place.run)]
+        by_seed = cells[place.x, place.colour][_policy(place.run)]
         seed = place.run.seed
         by_seed[seed] = max(by_seed.get(seed, place.run), place.run, key=_throughput)
     base = _base(study)
-    for (x, colour), rivals in found.items():
+    for (x, colour), rivals in cells.items():
         if len(rivals) < 2 or base not in rivals:
             continue
         first, *others = sorted(rivals, key=lambda name: -_mean(rivals[name]))
@@ -126,9 +126,9 @@ def _margin(gain: Interval, lacking: bool) -> str:
 
 def _base(study: StudyData) -> str:
     """Base of the comparison: as the study asks, else its first policy."""
-    asked = study.question
-    if asked and asked.key == POLICY:
-        return setting_words(POLICY, asked.base)
+    question = study.question
+    if question and question.key == POLICY:
+        return setting_words(POLICY, question.base)
     return _policy(study.complete[0])
 
 

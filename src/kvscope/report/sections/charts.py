@@ -10,7 +10,7 @@ from kvscope.report.section import Report, Section, sections
 
 def _context(report: Report) -> Mapping[str, Any]:
     study, drawn, figures = report.study, report.drawings, registry.figures()
-    apart = {one.figure for one in sections().values()}
+    apart = {section.figure for section in sections().values()}
     shown = [name for name in drawn if name not in apart]
     return {
         "drawn": drawn,

@@ -1,4 +1,4 @@
-"""How the study is made again, and where its data lie."""
+"""Commands that make the study again, and the places of its data."""
 
 import shlex
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ def _context(report: Report) -> Mapping[str, Any]:
     return {
         "commands": commands(report.study, report.results),
         "paper": PAPER.citation,
-        "places": [(what, str(path), report.link(path)) for what, path in _places(report)],
+        "places": [(content, str(path), report.link(path)) for content, path in _places(report)],
     }
 
 
@@ -37,12 +37,12 @@ def commands(study: StudyData, results: Path) -> list[str]:
         lines += [*origin(run, usual), f"kvscope analyse {run.directory}"]
     if len(study.runs) > COMMANDS:
         lines.append(f"# … and so on for the other {len(study.runs) - COMMANDS}")
-    what = study.name if study.planned else " ".join(str(run.directory) for run in study.runs)
-    return [*lines, f"kvscope report {what}{'' if usual else f' --results {results}'}"]
+    target = study.name if study.planned else " ".join(str(run.directory) for run in study.runs)
+    return [*lines, f"kvscope report {target}{'' if usual else f' --results {results}'}"]
 
 
 def origin(run: ReportedRun, usual: bool) -> list[str]:
-    """The commands that make a run's directory; a `usual` one is where a planned run goes."""
+    """The commands that make a run's directory; `usual` if a planned run goes there."""
     if source := run.record.imported_from:
         files = " ".join(entry.file for entry in source.files)
         series = f" --series {source.series}" if source.series else ""
@@ -57,7 +57,7 @@ def origin(run: ReportedRun, usual: bool) -> list[str]:
 
 
 def _places(report: Report) -> list[tuple[str, Path]]:
-    """Where the data lie: what, and the path."""
+    """Kinds of data with their paths."""
     study, place = report.study, report.place
     places = [
         ("this study's metrics", place / "metrics.parquet"),
@@ -67,7 +67,7 @@ def _places(report: Report) -> list[tuple[str, Path]]:
     ]
     for page in pages_of(study):
         files = {page.file: page.title, **page.tables}
-        places = [*((what, place / name) for name, what in files.items()), *places]
+        places = [*((content, place / name) for name, content in files.items()), *places]
     if study.planned:
         places += [
             ("records of each run", report.results / "experiments"),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class VirtualPlatform(VllmPlatform):
-    """Nothing of the model is allocated or computed; a subclass has the costs."""
+    """A platform that allocates and computes nothing of the model; a subclass has the costs."""
 
     listener: "PassListener | None" = None  # of passes
 
@@ -53,7 +53,7 @@ class VirtualPlatform(VllmPlatform):
             skip_needless_checks(scheduler)
 
     def host_pool(self) -> dict[str, Any]:
-        """As configured: nothing is allocated."""
+        """The configured host pool; nothing is allocated."""
         experiment = self.experiment
         if not experiment.host_blocks:
             return super().host_pool()

@@ -49,8 +49,8 @@ def mask(row: BatchRow) -> torch.Tensor | None:
     """(queries, length) what each query sees; None if that is all, or each token up to its own."""
     if row.queries in (1, row.length):
         return None
-    seen = torch.ones(row.queries, row.length, dtype=torch.bool)
-    return seen.tril(row.length - row.queries)
+    visible = torch.ones(row.queries, row.length, dtype=torch.bool)
+    return visible.tril(row.length - row.queries)
 
 
 class PagedAttention(CausalAttention):
@@ -88,8 +88,8 @@ class PagedAttention(CausalAttention):
         self, kv_cache: torch.Tensor, blocks: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V of these blocks, (tokens, KV heads, head size) each."""
-        both = kv_cache[blocks].transpose(1, 2).flatten(0, 1)
-        return both[..., : self.head_size], both[..., self.head_size :]
+        content = kv_cache[blocks].transpose(1, 2).flatten(0, 1)
+        return content[..., : self.head_size], content[..., self.head_size :]
 
 
 class PagedBackend(AnyBlocks):

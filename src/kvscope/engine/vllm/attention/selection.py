@@ -26,18 +26,18 @@ def select_attention(platform: "Platform") -> Iterator[None]:
     from vllm.v1.attention.selector import _cached_get_attn_backend
 
     hide_llvmlite()
-    replaced, own = AttentionBackendEnum[platform.slot], platform.backend
+    replaced, backend = AttentionBackendEnum[platform.slot], platform.backend
     by_block = platform.experiment.cache.layout == "by_block"
     before = os.environ.get(LAYOUT_VARIABLE)
-    if own:
-        register_backend(replaced, own)
+    if backend:
+        register_backend(replaced, backend)
     if by_block:
         os.environ[LAYOUT_VARIABLE] = BY_BLOCK
     _cached_get_attn_backend.cache_clear()
     try:
         yield
     finally:
-        if own:
+        if backend:
             replaced.clear_override()
         if by_block:
             os.environ.pop(LAYOUT_VARIABLE)
@@ -50,8 +50,8 @@ def find_own_attention(model: Any) -> "list[CausalAttention]":
     """kvscope's attention of each layer of a model; empty if the model uses vLLM's."""
     from kvscope.engine.vllm.attention.backend import CausalAttention
 
-    found = [getattr(module, "impl", None) for module in model.modules()]
-    return [attention for attention in found if isinstance(attention, CausalAttention)]
+    modules = [getattr(module, "impl", None) for module in model.modules()]
+    return [attention for attention in modules if isinstance(attention, CausalAttention)]
 
 
 def hide_llvmlite() -> None:
@@ -63,13 +63,13 @@ def hide_llvmlite() -> None:
     if "llvmlite.binding.ffi" not in sys.modules:
         return
     wrapper = type(sys.modules["llvmlite.binding.ffi"].lib)
-    found = wrapper.__getattr__
-    if found.__name__ != "_ordinary":
+    original = wrapper.__getattr__
+    if original.__name__ != "_ordinary":
 
         def _ordinary(self: Any, name: str) -> Any:
             if name.startswith("__"):
                 raise AttributeError(name)
-            return found(self, name)
+            return original(self, name)
 
         wrapper.__getattr__ = _ordinary
 

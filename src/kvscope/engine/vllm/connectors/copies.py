@@ -89,16 +89,16 @@ class PerBlock:
 
     def _copy(self, source: Planes, rows: Sequence[int], target: Planes, to: Sequence[int]) -> None:
         mapping = list(zip(rows, to, strict=True))
-        for here, there in zip(source, target, strict=True):
-            width = here.shape[1]
-            if here.is_cuda or there.is_cuda:
+        for from_, into in zip(source, target, strict=True):
+            width = from_.shape[1]
+            if from_.is_cuda or into.is_cuda:
                 from vllm._custom_ops import swap_blocks
 
-                assert here.is_contiguous(), "vLLM's loop takes blocks that lie one after another"
-                swap_blocks(here, there, width, torch.tensor(mapping))
+                assert from_.is_contiguous(), "vLLM's loop takes blocks that lie one after another"
+                swap_blocks(from_, into, width, torch.tensor(mapping))
                 continue
-            first, stride = here.data_ptr(), here.stride(0)
-            beginning, step = there.data_ptr(), there.stride(0)
+            first, stride = from_.data_ptr(), from_.stride(0)
+            beginning, step = into.data_ptr(), into.stride(0)
             for row, place in mapping:
                 ctypes.memmove(beginning + place * step, first + row * stride, width)
 
@@ -114,23 +114,23 @@ class Coalesced:
         """Gather blocks of the cache on the host."""
         for first, last, place in contiguous_runs(to):
             rows = _index(blocks[first:last], cache[0].device)
-            for here, there in zip(cache, host, strict=True):
-                target = there[place : place + last - first]
-                if here.is_cuda:
-                    target.copy_(here.index_select(0, rows), non_blocking=True)
+            for device, pinned in zip(cache, host, strict=True):
+                target = pinned[place : place + last - first]
+                if device.is_cuda:
+                    target.copy_(device.index_select(0, rows), non_blocking=True)
                 else:
-                    torch.index_select(here, 0, rows, out=target)
+                    torch.index_select(device, 0, rows, out=target)
 
     def into(self, cache: Planes, blocks: Sequence[int], host: Planes, of: Sequence[int]) -> None:
         """Scatter blocks of the host over the cache."""
         for first, last, place in contiguous_runs(of):
             rows = _index(blocks[first:last], cache[0].device)
-            for there, here in zip(cache, host, strict=True):
-                source = here[place : place + last - first]
-                if there.is_cuda:
-                    there.index_copy_(0, rows, source.to(there.device, non_blocking=True))
+            for device, pinned in zip(cache, host, strict=True):
+                source = pinned[place : place + last - first]
+                if device.is_cuda:
+                    device.index_copy_(0, rows, source.to(device.device, non_blocking=True))
                 else:  # torch's scatter of rows of bytes is some 20 times slower on a CPU
-                    there.numpy()[rows.numpy()] = source.numpy()
+                    device.numpy()[rows.numpy()] = source.numpy()
 
 
 def _index(rows: Sequence[int], device: torch.device) -> torch.Tensor:

@@ -94,7 +94,7 @@ class SwapReport(KVConnectorWorkerMetadata):
     transfers: list[Transfer]
 
     def aggregate(self, other: "SwapReport") -> "SwapReport":
-        """The reports of two workers as one."""
+        """The joined reports of two workers."""
         return SwapReport(self.transfers + other.transfers)
 
 
@@ -151,8 +151,8 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA, HostTier):
     def has_room(self, tokens: int) -> bool:
         """Whether the pool has room for K and V of a request's tokens."""
         context = np.array(tokens)
-        needed = sum(held_blocks(group, context, context) for group in self.groups)
-        return bool(needed <= self.pool.free)
+        blocks = sum(held_blocks(group, context, context) for group in self.groups)
+        return bool(blocks <= self.pool.free)
 
     def keep(self, action: Action, request_id: str, tokens: int, blocks: VictimBlocks) -> bool:
         """Order the copy of a victim's blocks, by an action that copies."""
@@ -165,31 +165,31 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA, HostTier):
         """
         used = blocks[: -(-tokens // self.block_size) * len(self.groups)]
         copied = tuple(block for block in used if block is not None)
-        held = self.pool.allocate(request_id, tokens, len(copied))
-        if held is None:
+        allocation = self.pool.allocate(request_id, tokens, len(copied))
+        if allocation is None:
             return False
         self.pool.leave_out(
-            request_id, frozenset(at for at, block in enumerate(used) if block is None)
+            request_id, frozenset(position for position, block in enumerate(used) if block is None)
         )
         if self.checks is not None:
             self.checks.record_swap_out(request_id, len(used))
         if copied:
-            self.orders.out.append((external_id(request_id), copied, held.blocks))
+            self.orders.out.append((external_id(request_id), copied, allocation.blocks))
         return True
 
     def loadable(self, request: Any, cached: int) -> int:
-        """Tokens in the pool beyond the cached ones, as far as none is left out between them.
+        """Tokens in the pool that follow the cached tokens without a gap.
 
         Where KV groups differ none are cached, and what a window has left behind is not needed.
         """
-        held = self.pool.allocation(request.request_id)
-        if held is None:
+        allocation = self.pool.allocation(request.request_id)
+        if allocation is None:
             return 0
         if not self.one_block_table:
-            return held.tokens
+            return allocation.tokens
         first = cached // self.block_size
-        end = first + len(held.positions_from(first))
-        return max(0, min(held.tokens, end * self.block_size) - cached)
+        end = first + len(allocation.positions_from(first))
+        return max(0, min(allocation.tokens, end * self.block_size) - cached)
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
@@ -203,16 +203,16 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA, HostTier):
 
         What it found in the prefix cache is not copied.
         """
-        held = self.pool.release(request.request_id)
-        found = self.found.pop(request.request_id, 0) // self.block_size
-        if held is None or not num_external_tokens:
+        source = self.pool.release(request.request_id)
+        cached = self.found.pop(request.request_id, 0) // self.block_size
+        if source is None or not num_external_tokens:
             return
         new = dict(enumerate(in_order(blocks.get_block_ids())))
-        at = held.positions_from(found) if self.one_block_table else list(held.held)
-        into = {position: block for position in at if (block := new.get(position)) is not None}
+        places = source.positions_from(cached) if self.one_block_table else list(source.held)
+        into = {position: block for position in places if (block := new.get(position)) is not None}
         if self.checks is not None:
             self.checks.record_swap_in(request.request_id, list(into))
-        host = tuple(held.held[position] for position in into)
+        host = tuple(source.held[position] for position in into)
         self.orders.into.append((external_id(request.request_id), tuple(into.values()), host))
 
     def build_connector_meta(self, scheduler_output: Any) -> SwapOrders:
@@ -221,7 +221,7 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA, HostTier):
         return orders
 
     def joined(self, undone: SwapOrders, orders: SwapOrders) -> SwapOrders:
-        """The copies that an empty schedule ordered are copies of the next one."""
+        """The orders of a schedule, with the copies that an empty schedule before it ordered."""
         orders.out[:0], orders.into[:0] = undone.out, undone.into
         return orders
 
@@ -303,7 +303,7 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA, HostTier):
     def save_kv_layer(
         self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
     ) -> None:
-        """Nothing is saved but a victim's blocks."""
+        """No-op: only a victim's blocks are saved."""
 
     def wait_for_save(self) -> None:
         """Copies are ordered before the forward pass on its own stream."""

@@ -39,7 +39,7 @@ class PassListener(Protocol):
         blocks: Mapping[str, Sequence[int]],
         start_ns: int,
     ) -> None:
-        """Note a pass that begins at `start_ns`, which may be an empty one.
+        """Note a pass that begins at `start_ns`; the pass may be empty.
 
         By request, `tokens` are computed, `contexts` are in the cache before, in these `blocks`.
         """
@@ -91,7 +91,7 @@ class VirtualExecutor(WithoutWorker):
         return [None]
 
     def shutdown(self) -> None:
-        """Nothing to end."""
+        """No-op: there is nothing to end."""
 
     def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Any:
         """Let the time of the pass go by and answer with a token for each finished prompt."""
@@ -149,5 +149,5 @@ def executor_class(
     clock: "VirtualClock", costs: "Costs", by_config: bool, listener: PassListener | None
 ) -> type[VirtualExecutor]:
     """The class that vLLM makes one engine's executor of."""
-    own = {"clock": clock, "costs": costs, "by_config": by_config, "listener": listener}
-    return type("VirtualExecutor", (VirtualExecutor,), own)
+    attributes = {"clock": clock, "costs": costs, "by_config": by_config, "listener": listener}
+    return type("VirtualExecutor", (VirtualExecutor,), attributes)

@@ -17,4 +17,4 @@ def leave_uncollected() -> None:
 
 
 def _nothing() -> None:
-    """Leave frozen what is frozen."""
+    """No-op replacement for functions that freeze and unfreeze objects."""
