@@ -2,7 +2,6 @@
 
 import math
 import shlex
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -38,7 +37,6 @@ DAMAGED = "damaged"
 REFUSED = (NOT_ANALYSED, STALE, DAMAGED)
 OF_REHEARSED = " (rehearsed)"  # at the end of a label
 MOST_NAMED = 3  # experiments that are named beside others
-MOST_READ = 4  # runs whose tables are in memory at once: pairs, and those before them
 
 
 @dataclass(frozen=True)
@@ -125,18 +123,7 @@ class ReportedRun:
 
     @property
     def records(self) -> RunData:
-        """The records of the experiment's run; BadInput where there is nothing to read them.
-
-        Their tables are kept of the last MOST_READ runs alone.
-        """
-        if "_records" not in vars(self):
-            while len(_READ) >= MOST_READ:
-                vars(_READ.popleft()).pop("_records", None)
-            _READ.append(self)
-        return self._records
-
-    @cached_property
-    def _records(self) -> RunData:
+        """The records of the experiment's run; BadInput where there is nothing to read them."""
         if self.reader is None:
             raise BadInput(f"{self.directory}: the records of this run are not read")
         return self.reader(self.directory, record=self.record, settings=self.settings)
@@ -212,9 +199,6 @@ class ReportedRun:
         """The copies between the KV cache and the host of one repeat, in order."""
         copies = self.records.copies
         return copies[copies["repeat"] == repeat].reset_index(drop=True)
-
-
-_READ: deque[ReportedRun] = deque()
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from kvscope.report.data import (
     StudyData,
     labels,
 )
+from kvscope.report.recent import RecentRecords
 from kvscope.report.validity import invalidate_differing
 from kvscope.tables import accounts, attempts, results, runfile
 from kvscope.tables.accounts import ANALYSED, COLLECTED
@@ -46,6 +47,7 @@ SECTIONS = (
     *("model", "device", "engine", "workload", "batching", "overflow", "cache"),
     *("tracing", "profiler"),
 )
+READ = RecentRecords(Records)
 LOG_LINES = 30
 LOG_BYTES = 64 * 1024  # the end of a log is read, not gigabytes of it
 
@@ -169,7 +171,7 @@ def load_run(
     """
     settings = {key: traits.single(value) for key, value in varied.items()}
     again = remeasurement(directory)
-    run = ReportedRun(run_id, label, settings, directory, grid=grid, again=again, reader=Records)
+    run = ReportedRun(run_id, label, settings, directory, grid=grid, again=again, reader=READ)
     try:
         run = replace(run, settings=read_settings(directory))
         if not (directory / RUN_FILE).exists():
