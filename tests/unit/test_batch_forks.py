@@ -1,0 +1,58 @@
+"""Experiments on virtual clocks are made by a fork; one that is lost costs the one it was at."""
+
+import io
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from kvscope.base.errors import EXIT_FAILED, BadInput, CannotWrite, KvscopeError
+from kvscope.cli import batch
+from kvscope.plan.grid import expand
+from kvscope.run.display import Line
+
+CONFIG = Path(__file__).parents[2] / "config"
+
+
+def ended(job: batch.Job) -> KvscopeError | None:
+    """In place of a run: an experiment's seed says how it ends."""
+    match job.experiment.seed:
+        case 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        case 3:
+            return BadInput("the policy takes no such value")
+    return None
+
+
+def jobs(place: Path) -> list[batch.Job]:
+    planned = expand(None, ["device=dry", "seed=1,2,3,4"], CONFIG).experiments
+    return [batch.Job(one.experiment, place / str(one.experiment.seed)) for one in planned]
+
+
+def test_a_lost_fork_costs_its_experiment_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "run_one", ended)
+    out = io.StringIO()
+    four = jobs(tmp_path)
+    with Line(out) as line:
+        errors = [*batch.run(four, line).values()]
+        assert batch.run_all(four, line) == EXIT_FAILED
+    assert [type(error) for error in errors] == [type(None), KvscopeError, BadInput, type(None)]
+    assert "was killed" in str(errors[1])
+    assert f"2 of 4 failed: {four[1].experiment.id}, {four[2].experiment.id}" in out.getvalue()
+
+
+def test_an_error_of_a_fork_keeps_its_words_and_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kvscope.run import virtual
+
+    def full(*_: object) -> None:
+        raise CannotWrite(tmp_path, OSError(28, ""))
+
+    monkeypatch.setattr(virtual, "measure", full)
+    with Line(io.StringIO()) as line:
+        (error, *_) = batch.run(jobs(tmp_path)[:1], line).values()
+    assert str(error).startswith(f"{tmp_path}: cannot be written (No space left on device)")
