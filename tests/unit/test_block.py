@@ -203,7 +203,7 @@ def test_a_state_expects_no_fewer_rounds_than_there_are(state):
 @pytest.mark.parametrize(
     ("complete", "width", "elapsed_s", "text"),
     [
-        (0, math.nan, 0, "3 engines are warm, round 1 of 5"),
+        (0, math.nan, 0, "3 engines warm, round 1 of 5"),
         (1, math.nan, 10, "round 1 of 5, 40 s left"),
         (3, 0.1, 30, "round 3 of 12, ± 10 %, 1 min 30 s left"),
         (3, 0.07, 3, "round 3 of 6, ± 7 %, 3 s left"),

@@ -1,4 +1,4 @@
-"""Observes one scheduler of vLLM: a recorder is told what its methods were given and returned.
+"""Observes one scheduler of vLLM: passes its methods' arguments and results to a recorder.
 
 The methods of the instance are wrapped, so the scheduler keeps its class, whichever that is, and
 its behaviour. With asynchronous scheduling the next pass is scheduled before the output of the one

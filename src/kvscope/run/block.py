@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvscope.base import rounds
+from kvscope.base.quantities import plural
 from kvscope.plan.repeats import StoppingRule
 from kvscope.run.rounds import Group
 
@@ -70,7 +71,7 @@ class State:
 
     def __str__(self) -> str:
         if not self.complete:
-            return f"{self.engines} engines are warm, round 1 of {self.expected}"
+            return f"{plural(self.engines, 'engine')} warm, round 1 of {self.expected}"
         width = self.half_width_share
         width_words = f", ± {100 * width:.2g} %" if math.isfinite(width) else ""
         time_words = "" if self.ended else f", {duration(self.left_s)} left"

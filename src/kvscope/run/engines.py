@@ -16,7 +16,7 @@ from kvscope.base.errors import KvscopeError
 from kvscope.base.processes import end_with_parent, kill
 from kvscope.base.reading import last_line
 from kvscope.run.link import Link, Lost, Silent
-from kvscope.run.progress import Tell, tell_nobody
+from kvscope.run.progress import Tell, ignore
 from kvscope.tables.runfile import LOG_FILE
 
 # A zygote that dies again and again is not started for ever.
@@ -152,11 +152,11 @@ class ParkedEngine:
         self.directory, self.pid = directory, pid
         self._link = link
 
-    def await_ready(self, tell: Tell = tell_nobody) -> int:
+    def await_ready(self, tell: Tell = ignore) -> int:
         """Wait until the engine is warm; how many repeats its attempt has. Lost if it ended."""
         return int(self._expect("ready", tell)["repeats"])
 
-    def serve(self, measured_in: dict[str, Any], tell: Tell = tell_nobody) -> int:
+    def serve(self, measured_in: dict[str, Any], tell: Tell = ignore) -> int:
         """Measure a repeat; how many there are then. Lost if the engine ended.
 
         `measured_in` is added to its entry in run.json.
@@ -189,7 +189,7 @@ class ParkedEngine:
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)  # it leads its session
 
-    def _expect(self, word: str, tell: Tell = tell_nobody) -> dict[str, Any]:
+    def _expect(self, word: str, tell: Tell = ignore) -> dict[str, Any]:
         while True:
             try:
                 message, _ = self._link.receive(SILENCE_LIMIT_S)

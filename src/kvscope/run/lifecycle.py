@@ -89,7 +89,7 @@ def run_facts(
     """The contents of run.json of a measurement that has ended, after so many seconds."""
     follow_umask(directory)
     gpus = session.pop("accelerators", [])
-    # Without a session there is no time, and nobody has asked the device.
+    # Without a session no time was measured, and the device was not asked.
     source = session.pop("time_source", None) or experiment.device.time_source
     timings_s = session.pop("timings_s", {}) | {"total": total_s}
     files = runfile.file_records(directory)

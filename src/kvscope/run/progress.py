@@ -9,14 +9,14 @@ Tell = Callable[[str, float], None]
 """Takes a phase of a run, and the share of it that is done."""
 
 
-def tell_nobody(_phase: str, _share: float) -> None:
-    """Take progress that nobody looks at."""
+def ignore(_phase: str, _share: float) -> None:
+    """Show no progress."""
 
 
 class Progress:
     """Counts the output tokens of a phase, and tells how many there are a few times a second."""
 
-    def __init__(self, tell: Tell = tell_nobody) -> None:
+    def __init__(self, tell: Tell = ignore) -> None:
         self._tell = tell
         self._phase = ""
         self._total = self._done = 0

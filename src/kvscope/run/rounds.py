@@ -24,7 +24,7 @@ from kvscope.run.attempt import read_session, repeats_of
 from kvscope.run.engines import ParkedEngine, Zygote
 from kvscope.run.link import Lost
 from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, hold_lock
-from kvscope.run.progress import Tell, tell_nobody
+from kvscope.run.progress import Tell, ignore
 from kvscope.tables.runfile import LOG_FILE
 
 # An engine that ends without a word is forked again, but not for ever.
@@ -65,7 +65,7 @@ class Group:
         zygote: Zygote,
         id_: str | None = None,
         parked: bool = True,
-        tell: Tell = tell_nobody,
+        tell: Tell = ignore,
     ) -> None:
         self.members = dict(members)
         self.id = id_ or uuid.uuid4().hex[:12]

@@ -16,12 +16,12 @@ from kvscope.run import lifecycle
 from kvscope.run.attempt import read_session
 from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, hold_lock
 from kvscope.run.profiler import Profiling, choose_profiler
-from kvscope.run.progress import Progress, Tell, tell_nobody
+from kvscope.run.progress import Progress, Tell, ignore
 from kvscope.tables import runfile
 
 
 def measure(
-    experiment: Experiment, directory: Path, force: bool = False, tell: Tell = tell_nobody
+    experiment: Experiment, directory: Path, force: bool = False, tell: Tell = ignore
 ) -> dict[str, Any]:
     """Run an experiment in `directory`, unless its finished run is kept; the contents of run.json.
 
@@ -64,7 +64,7 @@ def _measured(
     return lifecycle.run_facts(experiment, attempt, session, reason, profiling, total_s)
 
 
-def serve_all(attempt: Path, tell: Tell = tell_nobody) -> str | None:
+def serve_all(attempt: Path, tell: Tell = ignore) -> str | None:
     """Warm up, and measure repeats until the stopping rule ends the run.
 
     Returns why the records could not be written, None if they were. The attempt has the

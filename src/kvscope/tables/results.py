@@ -191,7 +191,7 @@ class Run(RunData):
     def _sources(self, table: Table) -> list[str]:
         """The time sources that a table names; empty without the table.
 
-        Files of the run are read as they are, changed or not: nobody takes their word for more.
+        Files of the run are read as they are, whether or not they changed since.
         """
         frame, column = (
             vars(self).get(table.name, self.whole._added.get(table.name)),

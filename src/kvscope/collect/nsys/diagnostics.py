@@ -26,7 +26,7 @@ class _Message:
 
     @property
     def complains(self) -> bool:
-        """Whether it is a warning, an error, or tells of lost events."""
+        """Whether it is a warning or an error, or reports lost events."""
         return self.severity in schema.SEVERE or _LOSS.search(self.text) is not None
 
     @property

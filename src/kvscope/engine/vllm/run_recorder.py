@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RunRecorder(Recorder):
-    """Records one engine; its tracer, if any, is told when passes begin and end."""
+    """Records one engine, and notifies its tracer, if any, when passes begin and end."""
 
     observer: SchedulerObserver
 
@@ -35,7 +35,7 @@ class RunRecorder(Recorder):
         self._allocated: dict[str, int] = {}  # by ranked requests: tokens of the pass to come
 
     def observe(self, scheduler: "PolicyScheduler") -> None:
-        """Observe a scheduler, whose methods nobody wraps afterwards."""
+        """Observe a scheduler; call this after all other wrapping of its methods."""
         self._scheduler = scheduler
         self._free = scheduler.kv_cache_manager.block_pool.free_block_queue
         self.observer = observer = SchedulerObserver(scheduler, self, self.clock.now_ns, self.marks)

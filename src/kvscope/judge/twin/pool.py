@@ -44,7 +44,7 @@ class Pool:
 
     @property
     def free(self) -> int:
-        """The number of blocks that nobody holds."""
+        """Number of free blocks."""
         return self.total - self._used_once + len(self._plain) + len(self._cached_free)
 
     @property

@@ -134,7 +134,7 @@ class Coalesced:
 
 
 def _index(rows: Sequence[int], device: torch.device) -> torch.Tensor:
-    """Row numbers as a tensor on the device; a GPU's copy of them is waited for by nobody."""
+    """Row numbers as a tensor on the device; copied to a GPU without waiting."""
     if device.type != "cuda":
         return torch.tensor(rows)
     host = torch.tensor(rows, device="cpu", pin_memory=True)
