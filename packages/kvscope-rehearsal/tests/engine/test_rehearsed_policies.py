@@ -63,9 +63,12 @@ def test_all_give_the_same_tokens_and_preempt(policies):
         assert len(policies.table(run, "preemptions")), run.name
 
 
-@pytest.mark.parametrize("overflow", ["swap", "native", "native_full"])
-def test_what_is_kept_on_the_host_is_copied_by_the_clock_of_the_gpu(policies, overflow):
+@pytest.mark.parametrize(
+    ("overflow", "table"),
+    [("swap", "transfers"), ("native", "offload_jobs"), ("native_full", "offload_jobs")],
+)
+def test_what_is_kept_on_the_host_is_copied_by_the_clock_of_the_gpu(policies, overflow, table):
     for run in runs_of(policies, overflow):
-        transfers = policies.table(run, "transfers")
+        transfers = policies.table(run, table)
         assert set(transfers["direction"]) == {"in", "out"}, run.name
         assert set(transfers["clock"]) == {"device"}
