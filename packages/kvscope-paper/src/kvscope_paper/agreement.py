@@ -28,16 +28,16 @@ COUNT = Kind("counts", "equal", "the scheduler and its blocks; of Figure 11 in c
 SHARE = Kind(
     "shares of the KV cache in use",
     "equal as rounded",
-    "the scheduler and its blocks, in caches whose sizes were found on these series",
+    "the scheduler and its blocks, in caches whose sizes were determined from these series",
 )
-PREDICTED = Kind("predicted times", _CLOSE, "the cost model, where it was not fitted")
+PREDICTED = Kind("predicted times", _CLOSE, "the cost model, on data that it is not fitted on")
 CORRECTED = Kind(
-    "predicted times, stalls cut from the published ones", _CLOSE, "the cost model beside our cut"
+    "predicted times, stalls cut from the published ones", _CLOSE, "the cost model and the cut"
 )
-FITTED = Kind("times of fitted experiments", _CLOSE, "the fit: its numbers are made from these")
+FITTED = Kind("times of fitted experiments", _CLOSE, "the fit: its constants come from these times")
 STALLED = Kind("times with a stall of the host", _CLOSE, "nothing: the model has no such stalls")
-MEASURED = Kind("measured times", _CLOSE, "how fast this machine is beside the paper's")
-# In the order in which they say most.
+MEASURED = Kind("measured times", _CLOSE, "the speed of this machine relative to the paper's")
+# In decreasing order of evidence.
 KINDS = (COUNT, SHARE, PREDICTED, CORRECTED, FITTED, STALLED, MEASURED)
 
 
