@@ -1,4 +1,4 @@
-"""What `adaptive` loses to the best single overflow policy, over random modeled experiments.
+"""Regret of `adaptive` against the best single overflow policy, over random modeled experiments.
 
     python bench/adaptive_regret.py [--seeds 0-119] [--out regret.csv]
 
@@ -95,7 +95,7 @@ def drawn(seed: int) -> tuple[list[str], dict[str, Any]]:
 
 
 def experiments(seed: int) -> Iterator[Experiment]:
-    """The same experiment with each of the policies that it may have."""
+    """The same experiment with each policy that it may have."""
     words, pool = drawn(seed)
     (planned,) = expand(None, [*words, "overflow=recompute"], CONFIG).experiments
     yield planned.experiment
@@ -132,7 +132,8 @@ def row(seed: int, directory: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the seeds in the environment of measured processes, and print the worst ones."""
+    """Run the seeds in the environment of measured processes, and print those with the most
+    regret."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", default="0-119", help="first and last, as 0-119")
     parser.add_argument("--out", type=Path, help="a CSV file of all seeds")

@@ -25,7 +25,7 @@ import yaml
 
 BUDGETS = Path(__file__).with_suffix(".yaml")
 PACKAGE = "kvscope"
-SLACK = 100  # lines below what is allowed, from which on the budget is lowered
+SLACK = 100  # the budget is lowered if a closure is smaller than it by so many lines
 STEP = 50  # lines of which a budget is a multiple
 
 
@@ -47,7 +47,7 @@ class Budget:
         return sorted({*own, *filter(None, [self.module])})
 
     def fault(self, module: str, lines: int) -> str:
-        """What is wrong with the largest closure, of so many lines; '' if nothing is."""
+        """Complaint about the largest closure, of so many lines; '' if it is within its budget."""
         if lines > self.allowed:
             return (
                 f"{self.kind}: the closure of {module} has {lines:,} lines, {self.allowed:,} are "
@@ -103,7 +103,7 @@ def read_budgets(path: Path) -> list[Budget]:
 
 
 def judge(budgets: Sequence[Budget], closures: Closures) -> tuple[list[str], list[str]]:
-    """The lines of a table of closures and budgets, and what is wrong with them."""
+    """Lines of a table of closures and budgets, and complaints about them."""
     table = [f"{'':19} {'largest of':42} {'lines':>7} {'allowed':>8} {'target':>7}"]
     faults = []
     for one in budgets:

@@ -1,4 +1,4 @@
-"""How long collecting a large file of KV events takes, and how much memory.
+"""Time and memory of collecting a large file of KV events.
 
     python bench/collect_events.py [--events N] [--rows N] [--write]
 
@@ -88,7 +88,7 @@ def generate(path: Path, options: Options) -> None:
 
 
 def flush(random: np.random.Generator, rows: int) -> dict[str, Any]:
-    """One layer of a decode pass: writes, then K and V reads of all blocks, request by request."""
+    """The layer of a decode pass: writes, then K and V reads of all blocks, request by request."""
     context = random.integers(500, 780, rows)
     blocks = -(-(context + 1) // BLOCK_SIZE)
     ids = random.permutation(np.arange(blocks.sum()))

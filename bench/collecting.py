@@ -1,4 +1,4 @@
-"""What the benchmarks of collecting share: a made file, collected in a process of its own."""
+"""Parts that the benchmarks of collecting share: a generated file, collected in its own process."""
 
 import argparse
 import json
@@ -63,7 +63,7 @@ def peak_mb() -> int:
 
 
 def parquet_bytes(out: Path) -> int:
-    """What the tables of a directory take."""
+    """Bytes of the tables of a directory."""
     return sum(file.stat().st_size for file in out.glob("*.parquet"))
 
 

@@ -1,4 +1,4 @@
-"""What studies and judges give, frozen: a change of the code is judged by what it changes here.
+"""Results of studies and judges, frozen: a change of the code is judged by its effect on them.
 
     python bench/frozen.py run victims --results DIR
     python bench/frozen.py compare [victims] [--results DIR]
@@ -56,7 +56,7 @@ DIGEST_BYTES = 6
 DIGITS = 6
 SUMS = ("metrics", "repeat_metrics")  # tables whose last digits depend on the processor
 DRAWN = ("requests.arrival_s", "workload.arrival_s", "workload.think_s")  # columns, by exp and log
-NOTHING = 1e-12  # what is closer to 0 is 0, in any unit
+NOTHING = 1e-12  # smaller values count as 0, in any unit
 FIRST = "repeats=1"  # of a measured run, all that is frozen
 OF_ONE_RUN = "run_sha256"  # of run.json, which has times of the wall clock and the machine
 COUNTED = (
@@ -121,7 +121,7 @@ def _planned(study: str, overrides: Sequence[str]) -> list[Experiment]:
 
 
 def _run_of(experiments: Sequence[Experiment], results: Path) -> Path | None:
-    """The run of the first one that has its tables; None if none has."""
+    """The run of the first experiment that has its tables; None if none has."""
     runs = [experiment_directory(results, one.id) for one in experiments]
     complete = (
         run
@@ -182,7 +182,8 @@ def _digest(values: list[Any]) -> str:
 
 
 def differences(frozen: Frozen, now: Frozen) -> Iterator[str]:
-    """What differs of a study, a sentence each; what was not run now is not compared."""
+    """Differences of a study, a sentence each; experiments that were not run now are not
+    compared."""
     then_ids, now_ids = frozen.experiments, now.experiments
     if gone := [one for one in then_ids if one not in now_ids]:
         yield f"gone, {plural(len(gone), 'experiment')}: {_named(gone)}"

@@ -1,4 +1,4 @@
-"""What the judges of a run say of edited and forged records, frozen, and what they say now.
+"""Verdicts of the judges on edited and forged records: the frozen ones and the present ones.
 
 `bench/frozen/judges/` has a line for each random edit of one cell (`edits.jsonl`: run, table,
 column, row, value, other value, names of the violated oracles) and for each forgery or faulty
@@ -59,7 +59,7 @@ def _names(judged: Callable[[], set[str]]) -> set[str]:
         return judged()
     except BadInput:
         return {REFUSED}
-    except Exception as error:  # of a judge that should have said what is wrong
+    except Exception as error:  # a judge that reports no violation here is at fault
         return {f"{CRASH}: {type(error).__name__}"}
 
 
@@ -75,7 +75,7 @@ class Judged:
 
     @classmethod
     def read(cls, directory: Path = FROZEN) -> "Judged":
-        """What is frozen; nothing if there are no files."""
+        """The frozen cases; empty if there are no files."""
         edits = [(Edit(*edit), _split(names)) for *edit, names in _lines(directory / EDITS)]
         forged = {name: _split(names) for name, names in _lines(directory / FORGERIES)}
         return cls(edits, forged)
@@ -94,7 +94,7 @@ class Judged:
         return Judged(self.edits[::nth], self.forgeries)
 
     def without_gone(self) -> "Judged":
-        """Those that could be made."""
+        """Cases without those that can no longer be made."""
         edits = [(edit, names) for edit, names in self.edits if GONE not in names]
         return Judged(edits, {k: v for k, v in self.forgeries.items() if GONE not in v})
 
@@ -119,7 +119,7 @@ def _joined(names: Iterable[str]) -> str:
 
 
 def judge_all(then: Judged, results: Path, judge: Judge, say: Say) -> Judged:
-    """What a judge says of the edits of `then`, and of all forgeries and faulty recorders."""
+    """Verdicts of a judge on the edits of `then`, and on all forgeries and faulty recorders."""
     runs = make(results)
     found = Judged(forgeries=dict(judged_forgeries(runs, results, judge, say)))
     for number, (edit, _) in enumerate(then.edits, 1):
@@ -160,7 +160,7 @@ def _said(case: Edit | Forged, run: Records, judge: Judge) -> Names:
 
 @dataclass
 class Changes:
-    """What is noticed no more, what is noticed only now, and what has other names."""
+    """Cases that are no longer noticed, noticed only now, or noticed under other names."""
 
     cases: int
     lost: list[str] = field(default_factory=list)
@@ -234,7 +234,7 @@ def _renamed(before: Names, after: Names) -> Iterator[tuple[str, str]]:
 
 
 def shares(then: Mapping[str, Names], now: Mapping[str, Names], oracle: str) -> Iterator[str]:
-    """Of the cases that each frozen oracle noticed, how many `oracle` notices, and which not."""
+    """For each frozen oracle, how many of its cases `oracle` notices, and which it does not."""
     missed: dict[str, list[str]] = {}
     for name, before in then.items():
         for old in before:
@@ -256,7 +256,7 @@ def places(edits: Iterable[tuple[Edit, Names]], oracle: str) -> str:
 
 
 def write(results: Path, more: int | None, say: Say) -> None:
-    """Freeze what is said now of all cases; or of `more` new edits, and of new forgeries."""
+    """Freeze the present verdicts on all cases; or on `more` new edits, and on new forgeries."""
     then = Judged.read()
     if more is None:
         found = judge_all(then, results, every_oracle, say)
@@ -268,7 +268,7 @@ def write(results: Path, more: int | None, say: Say) -> None:
 
 
 def with_more(then: Judged, more: int, results: Path, say: Say) -> Judged:
-    """`then`, and what is said of so many new edits, and of new forgeries; written meanwhile."""
+    """`then` with the verdicts on so many new edits and on new forgeries; written as it grows."""
     runs, known = make(results), {edit.name for edit, _ in then.edits}
     found = Judged(then.edits[:], then.forgeries.copy())
     found.forgeries |= judged_forgeries(runs, results, every_oracle, say, then.forgeries)
@@ -283,7 +283,7 @@ def with_more(then: Judged, more: int, results: Path, say: Say) -> Judged:
 
 
 def compare(results: Path, nth: int, oracle: str | None, say: Say) -> int:
-    """Say what differs from what is frozen; 1 if something is noticed no more."""
+    """Print the differences from the frozen verdicts; 1 if a case is no longer noticed."""
     then = Judged.read().every(nth)
     judge = every_oracle if oracle is None else one_oracle(oracle)
     now = judge_all(then, results, judge, say)

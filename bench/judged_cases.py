@@ -1,4 +1,4 @@
-"""Records that are not what happened: random edits of one cell, forgeries, faulty recorders.
+"""Records that differ from what happened: random edits of a cell, forgeries, faulty recorders.
 
 Forgeries and faulty recorders are those of the project's tests, made of the runs of `judged_runs`.
 """
@@ -34,7 +34,7 @@ FREE = {("workload", "prompt_token_ids"), ("layers", "duration_s")}
 
 @dataclass(frozen=True)
 class Edit:
-    """One cell of a run with another value."""
+    """A cell of a run with another value."""
 
     run: str
     table: str
@@ -100,7 +100,7 @@ FAR: dict[type, list[Callable[[Any], Any]]] = {
 
 
 def draw(runs: Mapping[str, Records], count: int, seed: Sequence[int]) -> Iterator[Edit]:
-    """So many random edits: half by implausible values, half by those that could be."""
+    """Random edits: half with implausible values, half with plausible ones."""
     random = np.random.default_rng([*seed])
     while count:
         name = str(random.choice(list(runs)))
@@ -236,7 +236,7 @@ def _twice(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _rows(table: str, query: str, place: int, **columns: Callable[[pd.Series], Any]) -> Forgery:
-    """One row of those that a query selects, with other values."""
+    """A row of those that a query selects, with other values."""
 
     def forge(run: Records) -> Records:
         frame = frame_of(run, table).reset_index(drop=True).copy()

@@ -1,4 +1,4 @@
-"""What oracles cost: seconds and memory for those of a run, and the time that the run took.
+"""Cost of oracles: seconds and memory for those of a run, and the time that the run took.
 
     python bench/judging.py RUN… [--write]
 

@@ -1,4 +1,4 @@
-"""What benchmarks of the engine share: the environment of a measured process, and a place."""
+"""Parts that benchmarks of the engine share: the environment of a measured process, a directory."""
 
 import json
 import os

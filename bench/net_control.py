@@ -1,4 +1,4 @@
-"""How far the net cost of a preemption is off: plain decode passes judged as if they resumed.
+"""Error of the net cost of a preemption: plain decode passes are judged as if they resumed.
 
     python bench/net_control.py results/experiments/* [--write]
 

@@ -1,4 +1,4 @@
-"""What mixtures of overflow actions within one victim would save, by the cost model alone.
+"""Savings of mixtures of overflow actions within a victim, by the cost model alone.
 
     python bench/overflow_mixtures.py
 
@@ -53,7 +53,7 @@ def halves_s(cost: OverflowCost, tokens: int) -> float:
 
 
 def tails_s(cost: OverflowCost, tokens: int, rebuilds: bool) -> float:
-    """The least of a prefix kept and the tokens after it computed again with the newest one."""
+    """Shortest time of keeping a prefix and computing the tokens after it with the newest token."""
     count, spent = -(-tokens // cost.block_size), []
     due_s = cost.passes.pass_s([], 1, 1, 1) if cost.shares_passes else 0.0
     extra_s = 0.0 if cost.shares_passes else cost.hardware.between_passes_s
@@ -69,7 +69,7 @@ def tails_s(cost: OverflowCost, tokens: int, rebuilds: bool) -> float:
 
 
 def savings() -> Iterator[tuple[str, float, int, float, int]]:
-    """Of each condition the two savings, in percent, each with its evicted tokens."""
+    """The two savings of each condition, in percent, each with its evicted tokens."""
     copies = ("per_block", "coalesced")
     for hardware, model, batching, how in product(
         HARDWARE, MODELS, ("prefill_first", "mixed"), copies

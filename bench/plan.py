@@ -1,4 +1,4 @@
-"""How long planning a study takes: by Snakemake's dry run, and where nothing has changed.
+"""Time to plan a study: by Snakemake's dry run, and without a change since the last plan.
 
     python bench/plan.py [--experiments 1000] [--write]
 

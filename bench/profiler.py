@@ -1,4 +1,4 @@
-"""What a profiled repeat costs beside one that is not: two engines of one experiment, in rounds.
+"""Cost of profiling a repeat: two engines of an experiment, one under the profiler, in rounds.
 
     python bench/profiler.py [--rounds 12] [--write]
 

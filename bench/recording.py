@@ -1,4 +1,4 @@
-"""What recording costs: time of a forward pass, and of its schedule, with and without it, in turns.
+"""Cost of recording: time of a forward pass and of its schedule, with and without it, in turns.
 
     python bench/recording.py [--rounds 200] [--write]
 
@@ -81,7 +81,7 @@ def serving(engine: Any, requests: Any, observed: bool) -> tuple[list[float], li
 
 
 def compare(plain: np.ndarray, recorded: np.ndarray) -> dict[str, Any]:
-    """Of seconds (round, pass): medians in ms, and their ratio with its 95 % interval."""
+    """Medians in ms of seconds (round, pass), and their ratio with its 95 % interval."""
     ratios = np.median(recorded, axis=1) / np.median(plain, axis=1)
     picks = np.random.default_rng(0).integers(len(ratios), size=(2000, len(ratios)))
     low, high = np.quantile(np.median(ratios[picks], axis=1), [0.025, 0.975])

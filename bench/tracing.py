@@ -1,4 +1,4 @@
-"""What tracing KV events costs, and how kvscope's attention compares with vLLM's, in turns.
+"""Cost of tracing KV events, and kvscope's attention compared with vLLM's, in turns.
 
     python bench/tracing.py [--rounds 40] [--write]
 

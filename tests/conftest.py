@@ -1,4 +1,5 @@
-"""What all tests share: components that may be absent on a user's machine, never on CI's."""
+"""Fixtures and hooks of all tests: components that a user's machine may lack, and CI's must
+have."""
 
 import os
 import signal
@@ -39,7 +40,7 @@ def require() -> Require:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """What is marked `packages` needs all packages of this repository."""
+    """Skip or fail tests marked `packages` if a package of this repository is missing."""
     if item.get_closest_marker("packages"):
         missing = [name for name in PACKAGES if find_spec(name.replace("-", "_")) is None]
         go_on_only_with(", ".join(missing), not missing, "run `make env-dev`")
@@ -88,13 +89,13 @@ def warming(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="module")
 def forked(warm: Warm) -> Iterator[None]:
-    """Measured processes that this module starts are forks of the warm one."""
+    """Measured processes that this module starts are forks of the warm process."""
     yield from _with(warm.variables)
 
 
 @pytest.fixture(scope="module")
 def forked_commands(warm: Warm) -> Iterator[None]:
-    """So are `kvscope` and `snakemake`."""
+    """`kvscope` and `snakemake` are forks of the warm process, too."""
     yield from _with(warm.commands)
 
 

@@ -22,7 +22,7 @@ ENDS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL, TERMINAL]
 
 @dataclass
 class Parent:
-    """A process, and the other end of its terminal, if it has one."""
+    """A process, and the other end of its terminal, if it has a terminal."""
 
     process: "subprocess.Popen[bytes]"
     terminal: int | None
@@ -114,7 +114,7 @@ def assert_all_end(
         known = [*family, psutil.Process(parent.process.pid)]
         _, alive = psutil.wait_procs(known, until - time.monotonic())
         assert not alive, described(alive)
-        # Those that were started after the family was listed have the same limit.
+        # Processes that were started after the family was listed have the same limit.
         while later := users_of(place):
             assert time.monotonic() < until, described(later)
             time.sleep(0.05)

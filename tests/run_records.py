@@ -11,5 +11,5 @@ def facts_of(**keys: Any) -> dict[str, Any]:
 
 
 def record_of(**keys: Any) -> RunRecord:
-    """The same as a record."""
+    """The facts of a run as a record."""
     return RunRecord.model_validate(facts_of(**keys))

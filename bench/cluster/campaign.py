@@ -1,4 +1,4 @@
-"""What a campaign of 10,000 experiments costs: controller, batch system, shared file system.
+"""Cost of a campaign of 10,000 experiments: controller, batch system, shared file system.
 
     python bench/cluster/campaign.py [--experiments 10000] [--nodes 496] [--write]
 
@@ -151,7 +151,7 @@ class Campaign:
         self.cycles.append(answer)
 
     def restart(self) -> dict[str, Any]:
-        """Kill the controller and start another one."""
+        """Kill the controller and start a new one."""
         submitted = self.server.counts["qsub"]
         self.controlling.kill()
         left = [m for m in members(self.experiments) if m.key not in self.ended]
@@ -289,7 +289,7 @@ def node_load(load: nodes.Load) -> dict[str, float]:
 
 @contextmanager
 def memory_directory() -> Iterator[Path]:
-    """A directory in memory where there is one: what a disk takes is not measured here."""
+    """A directory in memory if there is one, because the time of a disk is not measured here."""
     parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="campaign", dir=parent) as place:
         yield Path(place)

@@ -27,7 +27,7 @@ MINUTE_S = 60
 
 @dataclass
 class World:
-    """A virtual clock in seconds since 1970, and what is to happen."""
+    """A virtual clock in seconds since 1970, with its future events."""
 
     now_s: float = 1.75e9
     events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
@@ -82,7 +82,7 @@ class Durations:
     spread: float = 0.1
 
     def of(self, member: Member) -> float:
-        """How long a member takes."""
+        """Duration of a member in seconds."""
         return member.expected_s * random.Random(member.key).uniform(
             1 - self.spread, 1 + self.spread
         )

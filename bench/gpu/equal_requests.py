@@ -14,7 +14,7 @@ class Workload:
     """A batch of equal requests in a paged cache, laid out as vLLM does on CUDA."""
 
     requests: int
-    length: int  # tokens of each request, with the new ones
+    length: int  # tokens of each request, including the new ones
     new: int  # tokens of each that are new: queries
     device: torch.device
     heads: int = 32
@@ -100,7 +100,7 @@ class Workload:
 
     @property
     def _attention(self) -> dict[str, Any]:
-        """What vLLM's kernels are asked for, by the names that all of them have."""
+        """Arguments of vLLM's kernels, by the names that all of them have."""
         key, value = self.cache.transpose(1, 2).split(self.head_size, -1)
         return {
             **{"q": self.query, "k": key, "v": value, "out": self.output},

@@ -49,7 +49,7 @@ def median_ms(call: Callable[[], object], device: torch.device) -> float:
 
 
 def compared(workload: Workload) -> dict[str, Any]:
-    """One row: times, differences, and what was recorded."""
+    """A row of the result: times, differences, and the counts of recorded events."""
     from kvscope_kernels.engine.cuda.buffer import HEADER
     from kvscope_kernels.kv_events import RECORD
 
@@ -170,7 +170,7 @@ def timer(device: str) -> dict[str, Any]:
 
 
 def errors(row: dict[str, Any]) -> list[str]:
-    """What is wrong with a row, however fast it was."""
+    """Complaints about a row, except about its times."""
     where = f"{row['requests']} × {row['tokens']} tokens, {row['queries']} queries"
     faults = []
     if not row["largest_difference"] <= TOLERANCE:

@@ -78,7 +78,7 @@ class Case:
         for row, (context, new) in enumerate(s.rows):
             length = context + new
             blocks = torch.from_numpy(self.table[row, : -(-length // s.block_size)]).long()
-            # As the kernels lay it out: rows of K, then rows of V.
+            # The layout of the kernels: rows of K, then rows of V.
             kv = cache[blocks].reshape(len(blocks), s.kv_heads, 2, s.block_size, s.head_size)
             k, v = kv.float().permute(2, 1, 0, 3, 4).flatten(2, 3)[:, :, :length]
             queries = self.query[self.starts[row] : self.starts[row + 1]].float().transpose(0, 1)

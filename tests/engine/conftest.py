@@ -95,5 +95,5 @@ def directory_of(warm: Warm, words: list[str], place: str) -> Path:
 
 
 def last_of_each_key(words: list[str]) -> list[str]:
-    """Of several settings of one key, keep the last: Hydra refuses a key given twice."""
+    """Keep the last of several settings of a key: Hydra refuses a key given twice."""
     return list({word.partition("=")[0]: word for word in words}.values())

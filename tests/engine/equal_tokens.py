@@ -35,7 +35,7 @@ def postpone(self: Any, orders: Any) -> None:
 
 
 def copy_late(self: Any) -> None:
-    """Copy out what was put off."""
+    """Copy out the blocks whose copies were delayed."""
     for order in self.postponed.out:
         self._carry_out(order, "out", self.copies.out)
 
@@ -117,9 +117,8 @@ def tokens(engine: Engine, like: Experiment, seed: int) -> tuple[dict[str, list[
 
 
 def compared(model: str, seeds: range) -> Iterator[dict[str, Any]]:
-    """Of each case, for every seed: the requests whose tokens differ from those of an engine that
-    never overflows, the preemptions and swaps there were, and the blocks left in use.
-    """
+    """For each case, over all seeds: the requests whose tokens differ from those of an engine
+    that never overflows, the numbers of preemptions and swaps, and the blocks left in use."""
     sizes = MODELS.get(model, (f"model={model}",))
     ample = experiment(*sizes, *AMPLE)
     with run_engine(platform_of(ample)) as engine:

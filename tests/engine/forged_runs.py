@@ -1,4 +1,4 @@
-"""Runs whose records are not what was measured or modeled, and what the oracles say of them."""
+"""Runs with forged records, and the oracles' verdicts on them."""
 
 from collections.abc import Callable
 from copy import deepcopy

@@ -1,4 +1,4 @@
-"""Serves requests, then makes the tables of faulty recorders from what was noted."""
+"""Serves requests, then makes the tables of faulty recorders from the observations."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -71,7 +71,7 @@ def of_transfers(**change: Callable[[Any], Any]) -> Change:
 
 
 def without_first(recording: Recording) -> Recording:
-    """The first preemption is not noted, nor what was copied for it."""
+    """Tables without the first preemption and its copies."""
     first = recording.preemptions[0].request_id
     copies = [t for t in recording.transfers if t.request_id == first][:2]
     left = [t for t in recording.transfers if t not in copies]

@@ -41,7 +41,7 @@ def fullest_first(policy: Recompute, request: Victim) -> float:
     return float(request.tokens % 32)
 
 
-# What the device does not decide, as it is on a CPU.
+# Settings that do not depend on the device, as on a CPU.
 DRY = ("device=dry",)
 CASES = [f"{batching}, {overflow}" for batching in BATCHING for overflow in OVERFLOW]
 BY_VICTIM = "; victim "
@@ -94,7 +94,7 @@ def serve_seed(engine: Engine, seed: int) -> tuple[dict[str, list[int]], Recordi
 
 
 def told(recording: Recording) -> dict[str, list[Any]]:
-    """What does not depend on times and token ids."""
+    """Tables without times and token ids."""
     return {
         "passes": [
             [(row.request_id, row.computed, row.cached, row.hit) for row in one.batch()]
@@ -126,7 +126,7 @@ def served(seeds: range, case: str, *device: str) -> tuple[dict[int, Any], int]:
 
 
 def compared(seeds: range, cases: list[str]) -> Iterator[dict[str, Any]]:
-    """Of each case, for every seed: what differs, and how much there was to differ."""
+    """For each case, over all seeds: the differences, and the counts of what was compared."""
     from kvscope.engine.devices.platform import platform_of
     from kvscope.engine.vllm.build import run_engine
 
@@ -162,7 +162,7 @@ COUNTED = ("preemptions", "hits", "evictions")
 
 
 def uncomputed_blocks(seeds: range, forgets: bool = True) -> list[Any]:
-    """Those of requests that often lose their blocks in the schedule that was to fill one."""
+    """Blocks of requests that often lose their blocks in the schedule that was to fill one."""
     from kvscope.engine.vllm.prefix_cache import PrefixCache
 
     forget = mock.patch.object(PrefixCache, "forget_uncomputed")

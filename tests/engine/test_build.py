@@ -1,4 +1,4 @@
-"""vLLM is told what the experiment asks for, and the weights are those of its seed."""
+"""vLLM gets the settings of the experiment, and the weights are those of its seed."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.engine
 
 
 def arguments(*words: str) -> dict[str, Any]:
-    """What vLLM is given for an experiment of these settings."""
+    """Arguments of vLLM for an experiment with these settings."""
     made: Any = expand(None, [*words], ROOT / "config").experiments[0].experiment
     return engine_arguments(platform_of(made), made.batching, made.overflow, Path("model"))
 

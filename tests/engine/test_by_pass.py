@@ -1,4 +1,5 @@
-"""Requests that come, and are aborted, before passes: what is served, and forged runs of it."""
+"""Requests that arrive and are aborted before given passes: what is served, and forged runs of
+it."""
 
 import json
 from pathlib import Path

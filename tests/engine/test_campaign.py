@@ -51,7 +51,7 @@ def wanted(experiments: list[Experiment], results: Path, force: bool = False) ->
 
 
 def measure(experiments: list[Experiment], results: Path, **more: bool) -> dict[str, str | None]:
-    """By id, why an experiment has no run."""
+    """Why each experiment has no run, by id."""
     with no_trace():
         failures = campaign.measure(wanted(experiments, results, **more), lambda words: None)
     return {i: None if error is None else str(error) for i, error in failures.items()}
@@ -72,7 +72,7 @@ def temporaries(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
 
 @contextmanager
 def no_trace() -> Iterator[None]:
-    """What is started in the block ends with it, and leaves no temporary file."""
+    """Every process that the block starts ends with it, and no temporary file remains."""
     before = descendants()
     yield
     started = [one for one in descendants() if one not in before]
@@ -96,7 +96,7 @@ def rounds_of(results: Path, experiment: Experiment) -> list[int]:
 
 
 def counts(results: Path, experiment: Experiment) -> list[pd.DataFrame]:
-    """What was counted in each repeat, pass by pass."""
+    """Counts of each repeat, pass by pass."""
     steps = pd.read_parquet(experiment_directory(results, experiment.id) / "steps.parquet")
     return [rows[[*COUNTS]].reset_index(drop=True) for _, rows in steps.groupby("repeat")]
 
@@ -272,7 +272,7 @@ def test_a_member_that_fails_fails_alone(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("PYTHONPATH", f"{package}:{os.environ['PYTHONPATH']}")
     overrides = ("overflow=recompute,broken", "cache.blocks=8", *TWO[1:])
     (good,) = planned("overflow=recompute", *overrides[1:])
-    for _ in range(2):  # what failed is tried again, what is complete is kept
+    for _ in range(2):  # the failed experiment is tried again, complete ones are kept
         process = start(results, *overrides)
         said = process.communicate()[1]
         assert process.returncode == 1

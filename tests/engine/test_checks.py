@@ -1,4 +1,4 @@
-"""What warm-up holds against plain recomputations: attention's outputs, the content of copies."""
+"""Warm-up compares attention's outputs and copied contents with plain recomputations."""
 
 from dataclasses import replace
 from types import SimpleNamespace

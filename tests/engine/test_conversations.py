@@ -124,7 +124,7 @@ def test_the_virtual_clock_jumps_to_the_next_turn(closed) -> None:
 def test_without_time_to_think_dry_passes_are_those_of_the_model_computed(
     closed: Runner, words: tuple[str, ...]
 ) -> None:
-    """Which pass a turn comes with then follows from passes, whatever these take."""
+    """The pass with which a turn arrives then depends on passes, not on their durations."""
     shared = (
         "workload.think_s=0",
         "cache.admission=vllm",
@@ -149,7 +149,8 @@ def test_published_traces_are_served(run: Runner, device: str, words: tuple[str,
 
 
 def test_forced_tokens_hide_no_fault_of_the_cache(closed: Runner) -> None:
-    """What the model would have chosen is the same in a scarce cache as in one that has room."""
+    """The tokens that the model would have chosen are the same in a scarce cache as in an ample
+    one."""
     scarce, ample = closed("cpu", "overflow=swap"), closed("cpu", "cache.blocks=64")
     chosen = [output_hashes(made.table("requests")) for made in (scarce, ample)]
     assert chosen[0].equals(chosen[1])
@@ -174,7 +175,7 @@ def test_a_turn_finds_what_was_generated_before(closed: Runner, device: str) -> 
 
 
 def of_follower(column: str, change: Any) -> Forgery:
-    """One column of the last request that follows another."""
+    """A column of the last request that follows another."""
 
     def forge(run: Records) -> Records:
         rows = run.requests.copy()
@@ -228,7 +229,8 @@ def test_a_forged_conversation_is_noticed(closed) -> None:
 
 
 def published(path: Path) -> Iterator[tuple[list[int], int, int, list[int]]]:
-    """Of each request of a trace: ids of its blocks, `in`, `out`, and the ids of the next one."""
+    """For each request of a trace: ids of its blocks, `in`, `out`, and the ids of the next
+    request."""
     for number, line in enumerate(path.read_text().splitlines()):
         row = json.loads(line)
         if "requests" not in row:

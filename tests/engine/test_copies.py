@@ -107,7 +107,7 @@ def test_a_pool_is_locked_if_it_says_so_and_not_otherwise():
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 6)), max_size=40))
 def test_no_block_of_the_pool_is_held_twice_or_lost(moves):
-    """A request that holds blocks gives them back, one that holds none asks for some."""
+    """A request that holds blocks gives them back; a request without blocks asks for some."""
     pool = HostPool(10)
     held: dict[str, tuple[int, ...]] = {}
     for number, count in moves:

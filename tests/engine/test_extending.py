@@ -184,7 +184,7 @@ SINKS = (
 
 @pytest.fixture(scope="module")
 def sinks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of a model whose layers keep what vLLM knows by the toys alone.
+    """A run of a model whose layers keep a state that vLLM knows only through the toys.
 
     The warm process has loaded vLLM's plug-ins before, so this is another one.
     """
@@ -325,7 +325,7 @@ def test_a_faulty_oracle_of_another_package_is_named(
     installed: Records, monkeypatch: pytest.MonkeyPatch, wrong: Any, words: str
 ):
     def function(run: Any) -> Any:
-        """What must hold."""
+        """The oracle's rule."""
         return wrong(run)
 
     function.__name__ = "priority_too_high" if callable(wrong) else wrong or "priority_too_high"

@@ -1,4 +1,4 @@
-"""What goes wrong costs no more than itself, and is said.
+"""A failure costs only the failed experiment, and is reported.
 
 Campaigns that are killed import vLLM themselves here.
 """

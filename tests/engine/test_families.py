@@ -28,7 +28,7 @@ def test_a_scarce_cache_gives_the_same_tokens(run: Runner) -> None:
 
 
 def tokens(requests: pd.DataFrame) -> list[str]:
-    """What came out, by request."""
+    """Output tokens by request."""
     found: list[str] = requests.sort_values("request_id")["output_sha256"].tolist()
     assert len(set(found)) > 1
     return found

@@ -1,4 +1,4 @@
-"""Runs of models with several KV groups: what is recorded of each, and forgeries of it."""
+"""Runs of models with several KV groups: records of each group, and forgeries of them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -35,7 +35,7 @@ def scarce(run: Runner) -> Records:
 
 @pytest.fixture(scope="module")
 def crowded(run: Runner) -> Records:
-    """Of a fourth of the blocks that its requests need."""
+    """A run with a fourth of the blocks that its requests need."""
     few = ("cache.oversubscription=4", "workload.prompt_to_output_ratio=2", "warmup=0")
     return run(*WINDOWS, *LONG, *few).records
 
@@ -136,7 +136,8 @@ def more(column: str, by: float = 1) -> Change:
 
 
 def swapped(column: str) -> Change:
-    """A block of the first group counts as one of the last, in the first row that has a value."""
+    """A table in which a block of the first group counts as one of the last, in the first row
+    with a value."""
 
     def change(frame: pd.DataFrame) -> pd.DataFrame:
         cells: list[Any] = frame[column].tolist()

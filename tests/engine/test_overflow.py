@@ -1,4 +1,4 @@
-"""What overflow policies record, and that requests which give up leave nothing behind."""
+"""Records of overflow policies; requests that give up leave nothing behind."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -157,7 +157,7 @@ def test_a_request_aborted_while_preempted_leaves_nothing_behind(run: Runner, wa
     assert all(given[name].hexdigest() == expected[name] for name in others)
 
 
-# Of what is served below, the last request needs 93 passes: longer than this on any machine.
+# The last request below needs 93 passes: longer than this on any machine.
 TIMEOUT_S = 0.05
 
 

@@ -1,4 +1,4 @@
-"""Whatever the policies, the tokens that come out are those of a run that never overflows.
+"""Under all policies, the output tokens equal those of a run that never overflows.
 
 Other workloads and models than these: pytest tests/engine/test_policies.py
 --policy-seeds 100-119 --policy-models tiny-opt
@@ -26,7 +26,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def served(request: pytest.FixtureRequest, warm: Warm) -> Cases:
-    """What came of serving the random workloads with this model under every policy."""
+    """Results of serving the random workloads with this model under every policy."""
     first, last = map(int, request.config.getoption("--policy-seeds").split("-"))
     return warm.call(serve_all, request.param, range(first, last + 1))
 

@@ -19,7 +19,8 @@ def request(name: str) -> Any:
 
 
 class Seen:
-    """What vLLM's scheduler was shown, and what it makes of it: so many tokens, time after time."""
+    """Requests that vLLM's scheduler was shown, and its schedule: so many tokens, time after
+    time."""
 
     def __init__(self, *tokens: int) -> None:
         self.tokens = [*tokens]
@@ -40,7 +41,7 @@ class Seen:
 
 
 def scheduler(running: int, waiting: str, swapped: str = "", room: bool = True) -> Any:
-    """A scheduler with so many running requests, and waiting ones of one letter each."""
+    """A scheduler with so many running requests, and waiting requests of a letter each."""
     made: Any = object.__new__(PolicyScheduler)
     made.running = [request(f"r{n}") for n in range(running)]
     made.waiting = GatedQueue(request(name) for name in waiting)
@@ -83,7 +84,7 @@ def test_the_running_requests_decode_where_no_prompt_fits():
     assert seen.waits == [True, False]  # prompts that did not fit do not join
     assert seen.runs[1] == (made.running, True)
     assert seen.room == [LIMIT - 3, LIMIT]
-    # What the empty schedule said of requests that ended is said again by the next one.
+    # The next schedule reports again the requests that ended during the empty one.
     assert (made._undone.finished_req_ids, made._undone.preempted_req_ids) == ({"x"}, {"y"})
 
 

@@ -1,4 +1,4 @@
-"""With a prefix cache, too, tokens are those of an ample run, and passes of `dry` those of a CPU.
+"""With a prefix cache, tokens equal those of an ample run, and passes of `dry` those of a CPU.
 
 Other workloads than these: pytest tests/engine/test_prefix_caching.py --policy-seeds 100-119
 """

@@ -1,4 +1,4 @@
-"""What is noted of a scheduler, of its layers and of requests, by a clock that the test sets."""
+"""Records of a scheduler, its layers and its requests, by a clock that the test sets."""
 
 from hashlib import sha256
 from types import SimpleNamespace

@@ -39,7 +39,7 @@ def planned(*overrides: str) -> Experiment:
 
 
 def members(place: Path) -> dict[str, Member]:
-    """One experiment with room for all, one without."""
+    """An experiment with an ample cache, and one that overflows."""
     found = {}
     for name, blocks in (("ample", 64), ("scarce", 8)):
         experiment = planned(f"cache.blocks={blocks}", "cache.block_size=32")
@@ -68,7 +68,7 @@ def session(place: Path, name: str) -> dict:
 
 
 def counts(place: Path, name: str) -> list[pd.DataFrame]:
-    """What was counted in each repeat, pass by pass."""
+    """Counts of each repeat, pass by pass."""
     steps = pd.read_parquet(place / name / "steps.parquet")
     return [rows[[*COUNTS]].reset_index(drop=True) for _, rows in steps.groupby("repeat")]
 

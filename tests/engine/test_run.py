@@ -1,4 +1,4 @@
-"""What a run of real vLLM records must be true, and the same every time."""
+"""The records of a run of real vLLM are true, and equal every time."""
 
 import pandas as pd
 import pytest

@@ -1,4 +1,4 @@
-"""Whether a run of device=cuda is measured or rehearsed: by what is beneath vLLM and torch."""
+"""A run of device=cuda is measured or rehearsed, depending on what is beneath vLLM and torch."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -93,7 +93,7 @@ def test_who_records_asks_the_platform(
     assert session.context(engine, 0).time_source == source
     profiling = Profiling("none", None)
     monkeypatch.setattr(lifecycle, "hardware", dict[str, Any])
-    # Who has no session asks no GPU: the device says what it declares.
+    # Without a session no GPU is asked: the device's declaration counts.
     for told, expected in (({}, MEASURED), ({"time_source": "told"}, "told")):
         facts = run_facts(used.experiment, tmp_path, {**told}, "it crashed", profiling, 1.0)
         assert facts["time_source"] == expected

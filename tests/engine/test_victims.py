@@ -59,7 +59,7 @@ CASES = [*product(VICTIMS, BATCHING, ACTIONS)]
 
 
 def marks(victim: str, batching: str, action: str) -> list[pytest.MarkDecorator]:
-    """One action for each victim and batching is not exhaustive."""
+    """An action for each victim and batching is not exhaustive."""
     places = VICTIMS.index(victim), [*BATCHING].index(batching), [*ACTIONS].index(action)
     return [pytest.mark.exhaustive] * bool(sum(places) % len(ACTIONS))
 
@@ -85,7 +85,8 @@ def preempts_whom_the_rule_says(words: list[str], victim: str, warm: Warm) -> No
 
 @pytest.fixture(scope="module")
 def ranked(warm: Warm) -> dict[str, Records]:
-    """One workload with many preemptions, by every rule; some take victims out of their pass."""
+    """A workload with many preemptions, by every rule; some rules take victims out of their
+    pass."""
     words = (*SMALL, "workload.max_tokens=192", "workload.num_requests=16", *BATCHING["mixed"])
     directories = {
         victim: directory_of(warm, [*words, f"overflow.victim={victim}"], "ranked")

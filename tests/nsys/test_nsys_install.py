@@ -30,7 +30,7 @@ def fake_nsys(path: Path, version: str) -> Path:
 
 
 def ends(pid: int, within_s: float = 300.0) -> bool:
-    """Whether a process ends; one that is dead and not yet reaped by its parent has ended."""
+    """Whether a process ends; a zombie has ended."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:

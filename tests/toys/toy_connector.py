@@ -1,4 +1,4 @@
-"""A KV connector that keeps half of what is free in its host pool for later victims."""
+"""A KV connector that keeps half of its free host pool for later victims."""
 
 from kvscope.api.policies import overflow
 from kvscope.api.tables import actions

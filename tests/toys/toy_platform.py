@@ -5,7 +5,7 @@ from kvscope.engine.devices.cpu import CpuPlatform
 
 
 class Steps:
-    """A clock that moves by a step at each reading, and by what is waited for."""
+    """A clock that moves by a step at each reading, and by each wait."""
 
     def __init__(self, step_ns: int) -> None:
         self.step_ns, self.time_ns = step_ns, 0

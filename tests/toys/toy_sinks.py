@@ -23,7 +23,7 @@ class Sinks(kv_kinds.Window):
         block_tokens: int,
         window_tokens: int,
     ) -> kv_kinds.Count:
-        """Those of the window, and the first one where the window has left it."""
+        """Blocks of the window, and the first block if the window has passed it."""
         held = super().held_blocks(context_tokens, tokens, block_tokens, window_tokens)
         left = -(-tokens // block_tokens) - held
         return held + (left >= SINK_BLOCKS) * SINK_BLOCKS
@@ -31,7 +31,7 @@ class Sinks(kv_kinds.Window):
     def admitted_blocks(
         self, longest_tokens: int, pass_tokens: int, block_tokens: int, window_tokens: int
     ) -> int:
-        """Those of a window, and the sinks."""
+        """Blocks of a window, and of the sinks."""
         of_window = super().admitted_blocks(
             longest_tokens, pass_tokens, block_tokens, window_tokens
         )

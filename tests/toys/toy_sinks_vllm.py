@@ -26,12 +26,12 @@ class SinksManager(SlidingWindowManager):
 @register_kv_cache_spec(manager_class=SinksManager)
 @dataclass(frozen=True, kw_only=True)
 class ToySinksSpec(SlidingWindowSpec):
-    """What a layer keeps: the sinks and a window."""
+    """State of a layer: the sinks and a window."""
 
     def max_admission_blocks_per_request(
         self, max_in_flight_tokens: int, max_model_len: int
     ) -> int:
-        """Those of a window, and the sinks."""
+        """Blocks of a window, and of the sinks."""
         of_window = super().max_admission_blocks_per_request(max_in_flight_tokens, max_model_len)
         return of_window + SINK_BLOCKS
 

@@ -7,7 +7,7 @@ from kvscope.plan.workload import Lengths, Workload, split_total
 
 
 class Pairs(Workload):
-    """A long request after each short one."""
+    """Short requests, each followed by a long one."""
 
     length_keys: ClassVar[tuple[str, ...]] = ("long_tokens",)
 

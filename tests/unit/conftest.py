@@ -1,4 +1,4 @@
-"""What all unit tests share."""
+"""Fixtures of all unit tests."""
 
 import re
 from collections.abc import Iterator

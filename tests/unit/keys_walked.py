@@ -35,7 +35,7 @@ SWAP, SCARCE = "overflow=swap overflow.host_blocks=64", "overflow.host_blocks=3"
 BATCHINGS = ("batching=mixed", "batching=prefill_first", CUT)
 USUAL = (f"{CUT} {SWAP}", f"batching=mixed {SWAP}")
 
-# Of every experiment.
+# Keys of every experiment.
 EVERYWHERE = {
     "model": "tiny-gqa",
     "model.dtype": "bfloat16",
@@ -62,7 +62,7 @@ EVERYWHERE = {
     "warmup": "1",
     "exclusive": "true",
 }
-# Of overflow policies, in a pool that holds all and in a scarce one.
+# Keys of overflow policies, in a pool that holds all blocks and in a scarce one.
 OF_POOLS = {"overflow.victim": "first", "overflow.host_blocks": "2", "overflow.host_gib": "0.0003"}
 OF_COPIES = {"overflow.host_memory": "pageable", "overflow.copies": "coalesced"}
 OF_COST = {"overflow.hardware": "rtx-4090", "overflow.constants": "{gemm_flops_per_s: 1e9}"}
@@ -113,7 +113,7 @@ WALKED = (
     Walk("repeats.budget_s", "0.001", (RULE,)),
 )
 
-# Of a workload: whose requests the second value changes.
+# Keys of a workload: the second value changes its requests.
 LENGTHS = {"workload.num_requests": "5"}
 TOTALS = {"workload.min_tokens": "48", "workload.max_tokens": "128"}
 RATIO = {"workload.prompt_to_output_ratio": "2.0"}

@@ -27,7 +27,7 @@ TOKEN_BYTES = 64  # of one head's K of one layer
 
 @dataclass
 class Served:
-    """What is served, by what engine, and what of it is traced."""
+    """Requests, the engine that serves them, and the part that is traced."""
 
     prompts: tuple[int, ...] = (16, 343, 16, 893)
     outputs: int = 5
@@ -193,7 +193,7 @@ def write_traced_run(results: Path, name: str = "traced", served: Served | None 
 
 
 def write_untraced_run(results: Path, name: str, served: Served | None = None) -> Path:
-    """The same without KV events."""
+    """Write the run without KV events."""
     directory = write_run_of(serve(served), results, name)
     collect_and_analyse(directory, results / "tables" / name)
     return directory
@@ -228,7 +228,7 @@ def write_run_of(done: Served, results: Path, name: str) -> Path:
 
 
 def trace_run(directory: Path, out: Path, done: Served) -> None:
-    """Make a run's directory that of a traced one, collected and analysed."""
+    """Make a traced run in the directory, collected and analysed."""
     kernels = pd.DataFrame(done.kernels, columns=tables.KV_KERNELS.names)
     tables.write(tables.KV_EVENTS, events_frame(done), out / "kv_events.parquet")
     tables.write(tables.KV_KERNELS, kernels, out / "kv_kernels.parquet")
@@ -250,7 +250,7 @@ def collect_and_analyse(
 
 
 def tracing(done: Served) -> dict[str, Any]:
-    """What run.json says of what was traced."""
+    """The part of run.json about tracing."""
     strides = {"layer": done.layer_stride, "head": done.head_stride, "step": done.step_stride}
     sampled = any(stride > 1 for stride in strides.values())
     named = {"name": "sampled" if sampled else "full"}

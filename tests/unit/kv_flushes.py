@@ -27,7 +27,7 @@ Event = tuple[int, ...]  # as COLUMNS are, without those that the worker fills i
 
 @dataclass
 class Batch:
-    """One layer of one forward pass: each row is (context tokens, scheduled tokens)."""
+    """The layer of a forward pass: each row is (context tokens, scheduled tokens)."""
 
     rows: list[tuple[int, int]]
     block_size: int = 16
@@ -164,7 +164,7 @@ def _segment_names(gpu: bool) -> list[str]:
 
 
 def with_records(found: dict[str, Any]) -> dict[str, Any]:
-    """A flush with columns of events as one with records."""
+    """A flush whose columns of events are replaced by records."""
     rest = {key: value for key, value in found.items() if key != "events"}
     events = found["events"]
     count = len(events["kind"])
@@ -181,7 +181,7 @@ def with_records(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_columns(found: dict[str, Any]) -> dict[str, Any]:
-    """A flush with records as one with columns of events."""
+    """A flush whose records are replaced by columns of events."""
     rest = {key: value for key, value in found.items() if key != "records"}
     raw = b64decode(found["records"])
     count = len(raw) // struct.calcsize(f"<{FIELDS}")
@@ -210,7 +210,7 @@ def write_flushes(path: Path, flushes: list[dict[str, Any]]) -> Path:
 
 
 def tracing(*samples: tuple[int, int], ns_per_tick: float = 1.0) -> TracingRecord:
-    """What run.json says of tracing; samples are (ticks, host ns)."""
+    """The part of run.json about tracing; samples are (ticks, host ns)."""
     readings = [{"ticks": t, "host_ns": ns, "uncertainty_ns": 50} for t, ns in samples]
     clock = {"name": "tsc", "ns_per_tick": ns_per_tick, "resolution_ns": 1, "samples": readings}
     return TracingRecord.model_validate({"name": "full", "clock": clock})

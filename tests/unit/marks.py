@@ -1,4 +1,4 @@
-"""What a chart is made of that was drawn as SVG or PDF."""
+"""Marks of a chart that was drawn as SVG or PDF."""
 
 import re
 
@@ -29,5 +29,5 @@ def marks_of(svg: str) -> int:
 
 
 def streams(pdf: bytes) -> list[bytes]:
-    """What a PDF draws and its fonts; the objects that hold them come in any order."""
+    """Drawings of a PDF and its fonts; their objects may be in any order."""
     return sorted(re.findall(rb"stream\n(.*?)endstream", pdf, re.DOTALL))

@@ -1,4 +1,4 @@
-"""What happens to files on their way, and what careless or hostile programs put into them.
+"""Damage of files in transit, and contents that careless or hostile programs write.
 
 Each reader has the same property: of whatever these strategies make of a sound file it gives a
 sound value, or raises BadInput in one sentence.
@@ -94,7 +94,8 @@ def altered(draw: st.DrawFn, value: Json, values: st.SearchStrategy[Any] = VALUE
 
 
 def _containers(value: Json, most: int = 8) -> Iterator[Json]:
-    """Every list and object in the value; of long lists, the containers of the first ones."""
+    """Every list and object in the value; in long lists, only the containers of the first
+    elements."""
     if isinstance(value, dict | list):
         yield value
         for part in [*value.values()] if isinstance(value, dict) else value[:most]:
@@ -120,7 +121,7 @@ def altered_lines(rows: list[Json]) -> st.SearchStrategy[bytes]:
 
 
 def json_lines(rows: Json) -> bytes:
-    """JSON of each row, or of what is no list of rows, one a line."""
+    """JSON of each row, a line each; also of values that are not lists of rows."""
     return joined(*map(json.dumps, rows if isinstance(rows, list) else [rows]))
 
 
@@ -135,7 +136,7 @@ def nested(depth: int) -> str:
 
 
 def is_a_sentence(refusal: BadInput, *files: Path) -> None:
-    """What a refusal has to be: one line of bounded length that names one of the files, if any."""
+    """Assert that a refusal is one line of bounded length that names one of the files, if any."""
     message = str(refusal)
     assert not files or any(file.name in message for file in files)
     assert "\n" not in message
@@ -144,7 +145,7 @@ def is_a_sentence(refusal: BadInput, *files: Path) -> None:
 
 @dataclass(frozen=True, repr=False)
 class FileKind:
-    """A kind of file: its name, the sound content of one, and a reader of it.
+    """A kind of file: its name, sound contents, and a reader of it.
 
     `read` gives the file's value, having asserted what holds of every one, or raises BadInput.
     `altered` gives what programs may write instead; `beside` are contents of other files, by name.
@@ -161,7 +162,7 @@ class FileKind:
 
     @property
     def contents(self) -> st.SearchStrategy[bytes]:
-        """What may be found in a file of the kind."""
+        """Possible contents of a file of the kind."""
         return st.one_of(damaged(self.sound), *self.altered)
 
     def refusal(self, content: bytes) -> str | None:

@@ -52,7 +52,7 @@ def run(results: Path) -> Iterator[Path]:
 
 
 def put(value: Any, keys: list[str], new: Any) -> None:
-    """Replace or remove what is at a place."""
+    """Replace or remove the value at a place."""
     *above, last = keys
     for key in above:
         value = value[key]

@@ -1,4 +1,4 @@
-"""Tables of other packages: what is refused, in one sentence, and what is held against them."""
+"""Tables of other packages: refusals in one sentence, and checks of their contents."""
 
 import math
 import re
@@ -128,7 +128,7 @@ def recorded(rows: Any = Given.given, repeat: int = 0) -> pd.DataFrame:
     return added_rows(Recording(added={NAME: recorder}), repeat, lambda ns: ns / 1e9)[NAME]
 
 
-# ------------------------------------------------------------------------------ what is no table
+# -------------------------------------------------------------------------- refused tables
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_table_is_found_by_its_name_where_its_package_is(install: Install):
 
 
 def test_a_file_of_it_goes_with_the_measurement_that_recorded_it(tmp_path: Path, install: Install):
-    """Also where its package is installed no more."""
+    """The file goes, too, if its package is no longer installed."""
     install(levels=ADDED)
     run = tmp_path / "run"
     for of in ("old", "new"):
@@ -487,7 +487,7 @@ def judged(*rows: pd.DataFrame) -> Any:
 
 
 def test_the_oracle_derives_of_each_repeat_and_type_as_the_recorder_did(install: Install):
-    """A sum over a repeat begins with it, and what is squared is what is stored."""
+    """A sum over a repeat begins with the repeat, and squares are of the stored values."""
 
     def product(rows: pd.DataFrame) -> pd.DataFrame:
         assert "square" not in rows

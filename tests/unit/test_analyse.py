@@ -280,7 +280,7 @@ def test_a_repeat_that_lost_more_than_a_twentieth_is_stalled(lost, found):
 
 @pytest.mark.parametrize(("spread", "found"), [(0.15, True), (0.07, False)])
 def test_makespans_that_vary_by_more_than_a_tenth_are_unstable(spread, found):
-    # Of 1 - x, 1 and 1 + x the standard deviation is x and the mean 1.
+    # The standard deviation of 1 - x, 1 and 1 + x is x, their mean is 1.
     assert ("unstable" in told(repeated(1 - spread, 1, 1 + spread))) is found
 
 
@@ -306,7 +306,7 @@ def names(reasons: list[Reason]) -> list[str]:
 
 
 def given_up_after_two_tokens(records: Records) -> Records:
-    """The same run, but request a is given up before its last token, at 0.65 s."""
+    """The run of this module, but request a is given up before its last token, at 0.65 s."""
     requests, steps, batch = records.requests.copy(), records.steps.copy(), records.batch
     is_a = requests["request_id"] == "a"
     requests.loc[is_a, ["aborted", "output_tokens", "finished_s"]] = [True, 2, 0.65]

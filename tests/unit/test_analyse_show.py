@@ -1,4 +1,4 @@
-"""What `kvscope analyse` prints: a table for people at 80 columns, JSON for programs."""
+"""Output of `kvscope analyse`: a table for people at 80 columns, JSON for programs."""
 
 import json
 import math
@@ -22,7 +22,7 @@ ROW = re.compile(r"(\w+) +(-?[\d,.]+)(?: ± ([\d,.]+))? +(\S+)(?: \(\d repeats?\
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A run that recomputes, and one that swaps; of two repeats only, so not valid."""
+    """A run that recomputes and a run that swaps, of two repeats only, so not valid."""
     results = tmp_path_factory.mktemp("made") / "results"
     fakes = (
         Fake({"overflow": "recompute"}, "recompute", repeats=2, warm=False),

@@ -1,4 +1,4 @@
-"""Experiments on virtual clocks are made by a fork; one that is lost costs the one it was at."""
+"""Experiments on virtual clocks are made by a fork; a lost fork costs its present experiment."""
 
 import io
 import os

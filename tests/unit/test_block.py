@@ -1,4 +1,4 @@
-"""The rounds of a campaign: how many there are, and what is said of them."""
+"""The rounds of a campaign: their number, and the progress that is shown."""
 
 import math
 from collections.abc import Container
@@ -61,7 +61,7 @@ class FakeGroup:
 
 
 def served(group: FakeGroup, rule: StoppingRule, numbers: range = range(1000)) -> list[str]:
-    """What is said while a block's rounds are served."""
+    """Progress that is shown while a block's rounds are served."""
     said: list[str] = []
     pairs = (("a", "b"),)
     serve_rounds(cast(Group, group), Block(("a", "b"), rule, pairs, numbers), said.append)

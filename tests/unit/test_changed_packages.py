@@ -1,4 +1,4 @@
-"""Which packages' tests `make test` runs."""
+"""Packages whose tests `make test` runs."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""`kvscope check` of a study: the manifest is that of its plan, its tables those of its runs."""
+"""`kvscope check` of a study compares the manifest with its plan, and tables with those of its
+runs."""
 
 import csv
 import json

@@ -28,7 +28,7 @@ from .report_fixture import Fake, write_study
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """A sound run, one whose records were cut, one that was edited, and one without run.json."""
+    """A sound run, a run with truncated records, an edited run, and a run without run.json."""
     results = tmp_path_factory.mktemp("results")
     write_study(results, [Fake({"seed": 0}, "short", repeats=1)])
     write_study(results, [Fake({"seed": 3}, status=None)])

@@ -1,4 +1,4 @@
-"""The circumstances of a run in words: what was asked and not reached, waiting, other load."""
+"""Circumstances of a run in words: requests that were not met, waiting, other load."""
 
 from typing import Any
 

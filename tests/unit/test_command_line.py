@@ -8,7 +8,7 @@ import pytest
 
 from kvscope.cli.main import build_parser, main
 
-# Of each command that takes a list of words: the words, and options with their values.
+# For each command that takes a list of words: the words, and options with their values.
 MIXED = {
     "plan": (["study=two", "seed=1"], [["--json"], ["--write", "there"]]),
     "run": (["model=a", "seed=1"], [["--out", "there"], ["--force"]]),

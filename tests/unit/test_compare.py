@@ -1,4 +1,4 @@
-"""What a study adds to its runs' metrics: beside an ample cache, for one preemption, a second."""
+"""Metrics that a study adds to its runs: relative to an ample cache, per preemption, per second."""
 
 import math
 

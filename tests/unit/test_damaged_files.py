@@ -263,7 +263,7 @@ FILLINGS = st.one_of(
 
 
 def with_page(page: int, filling: bytes) -> bytes:
-    """The export with another page in the place of one."""
+    """The export with a page replaced by another."""
     return EXPORT[: page * PAGE_BYTES] + filling + EXPORT[(page + 1) * PAGE_BYTES :]
 
 

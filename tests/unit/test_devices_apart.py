@@ -1,4 +1,4 @@
-"""What of a run is the device's affair: nothing of a CPU's holds on a GPU, and the reverse.
+"""Differences between devices: no rule of a CPU holds on a GPU, and the reverse.
 
 One row a place where a device differs, with what it is on the CPU and what it is on a GPU.
 """
@@ -34,13 +34,13 @@ class Place:
 
 
 def visible(_: Platform, experiment: Experiment) -> str | None:
-    """What a pack's CUDA_VISIBLE_DEVICES becomes in the measured process."""
+    """CUDA_VISIBLE_DEVICES of the measured process for that of a pack."""
     source = {"CUDA_VISIBLE_DEVICES": "3"}
     return measured_environment(experiment, source).get("CUDA_VISIBLE_DEVICES")
 
 
 def passed_on(*names: str) -> Callable[[Platform, Experiment], list[str]]:
-    """Which of these variables reach the measured process."""
+    """Variables among these that reach the measured process."""
 
     def found(_: Platform, experiment: Experiment) -> list[str]:
         environment = measured_environment(experiment, dict.fromkeys(names, "x"))
@@ -50,7 +50,7 @@ def passed_on(*names: str) -> Callable[[Platform, Experiment], list[str]]:
 
 
 def side_by_side(_: Platform, experiment: Experiment) -> str:
-    """How two engines are measured together where memory is no limit."""
+    """How two engines are measured together if memory is no limit."""
     words = [f"device={experiment.device.name}", *SWAP, "cache.blocks=300"]
     (other,) = expand(None, words, CONFIG).experiments
     return together.design([experiment, other.experiment], AMPLE_MIB).name

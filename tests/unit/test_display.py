@@ -9,7 +9,7 @@ from kvscope.run.display import CLEAR, SECONDS_BETWEEN_LINES, Line
 
 
 class Terminal(io.StringIO):
-    """What a terminal is given."""
+    """A stream that keeps the text of a terminal."""
 
     def isatty(self) -> bool:
         return True

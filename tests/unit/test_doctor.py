@@ -17,7 +17,7 @@ from kvscope.run.profiler import Nsys
 
 KNOWN = f"{ENGINES[-1]}.0"
 
-# What programs say instead of a version.
+# Outputs of programs in place of a version.
 ERRORS = (
     "",
     "{0}: invalid option -- '-'\nusage: {0} [-a date_time] script",

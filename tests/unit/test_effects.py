@@ -1,4 +1,4 @@
-"""Settings without effect: which keys are looked at, and what is refused or said of some."""
+"""Settings without effect: which keys are checked, and which are refused or reported."""
 
 import json
 from pathlib import Path

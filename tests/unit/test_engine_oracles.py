@@ -1,4 +1,4 @@
-"""What warm-up found when it recomputed results speaks for or against a run."""
+"""Results that warm-up recomputed speak for or against a run."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The pinned requirements: complete, without contradiction, and what is installed."""
+"""The pinned requirements are complete, without contradiction, and installed."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""What experiments that are looked at together say: by rounds, as independent means, by a model."""
+"""Comparisons of experiments: by rounds, as independent means, by a model."""
 
 import math
 from collections.abc import Mapping
@@ -172,7 +172,7 @@ def test_the_error_of_a_method_widens_a_ratio_and_a_value() -> None:
     without, wide = (found(error).ratio(NET, "b", "a") for error in (0.0, 0.1))
     assert without is not None
     assert wide is not None
-    # Shares are of the mean as measured, which is above the adjusted one.
+    # Shares are relative to the measured mean, which is above the adjusted mean.
     half, half_wide = (math.log(r.high / r.low) / 2 for r in (without, wide))
     assert half < half_wide < math.hypot(half, 0.1, 0.1)
     value, value_wide = (row(found(error).adjusted("a"), NET) for error in (0.0, 0.1))

@@ -52,7 +52,7 @@ def judged(run: Records) -> set[str]:
 
 
 def replayed(run: Records) -> set[str]:
-    """Of IN_USE and CACHED, what a run is held against."""
+    """Checks of IN_USE and CACHED that a run has by its evidence."""
     known = run.evidence.issuperset
     needs = {name: NEEDS[table][column] for name in IN_USE for table, column in [name.split(".")]}
     return {

@@ -15,7 +15,7 @@ CONFIG = {"seed": 5, "half": 0.5, "name": "m", "none": None, "cache": {"block_si
 
 
 def value(expression: str, **more: Any) -> Any:
-    """What `${expression}` comes to beside CONFIG."""
+    """Value of `${expression}` beside CONFIG."""
     return resolve(CONFIG | more | {"x": f"${{{expression}}}"}, lambda key: "here")["x"]
 
 

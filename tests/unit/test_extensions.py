@@ -1,4 +1,4 @@
-"""What is refused without a package of this repository names the package, in one sentence."""
+"""A refusal without a package of this repository names the package, in one sentence."""
 
 import tomllib
 from collections.abc import Iterator

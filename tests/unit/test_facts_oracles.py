@@ -365,7 +365,7 @@ def test_attention_is_as_exact_as_rounding(error: float, allowed: float, caught:
 
 
 class Thirds(Overflow):
-    """Of another package: its pool has a third of the blocks that the cache has."""
+    """A policy of another package: its pool has a third of the cache's blocks."""
 
     def pool_blocks(self, experiment: Conditions) -> int:
         return experiment.cache_blocks // 3

@@ -44,7 +44,7 @@ KNOWN = "fake"  # what a run of a fake lacks: settings with a hash
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One run, collected and analysed; and what both stages write of it, in again/."""
+    """A run, collected and analysed, and the files of both stages, in again/."""
     return write_results(tmp_path_factory.mktemp("results"), lambda run: {})
 
 
@@ -92,7 +92,7 @@ def run_of(made: Path) -> Path:
 
 
 def found(made: Path, **given: Any) -> list[str]:
-    """The complaints about what was computed; violated oracles of the fake are no part of them."""
+    """Complaints about computed files, without the violated oracles of the fake."""
     complaints = check.check_run(run_of(made), **given)
     return [one for one in complaints if one.startswith(f"{made}/")]
 
@@ -117,7 +117,7 @@ def assert_confirmed(made: Path, present: Iterable[tables.Table]) -> None:
 
 
 def edits(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """The table with one column edited, in every row or in one, or with its rows changed."""
+    """The table with an edited column, in every row or in a single one, or with other rows."""
     for place, field in enumerate(rows.schema):
         values = rows[field.name].to_pylist()
         last = len(values) - 1
@@ -211,7 +211,7 @@ def assert_compared(made: Path, results: Path, present: Iterable[tables.Table]) 
 
 
 def places(value: Any, *above: Any) -> Iterator[tuple[Any, ...]]:
-    """Where each value of a JSON file is."""
+    """Path to each value of a JSON file."""
     if above:
         yield above
     if isinstance(value, dict | list):
@@ -323,7 +323,7 @@ def test_a_file_that_run_json_does_not_vouch_for_is_told(made: Path) -> None:
 @pytest.mark.usefixtures("quickly")
 @pytest.mark.parametrize("account", STAGES)
 def test_tables_that_no_account_lists_are_told(account: str, made: Path) -> None:
-    """As where the account was removed, so that nothing vouches for what its stage wrote."""
+    """The account was removed, so nothing vouches for the tables of its stage."""
     (made / account).unlink()
     file = tables.METRICS.file if account == ANALYSED else tables.GPU_KERNELS.file
     assert f"{made / file}: there, but not listed in {account}" in found(made)

@@ -92,7 +92,7 @@ def test_one_cell_is_named_by_its_experiment_and_column(frozen: ModuleType, resu
 def test_the_last_digits_of_a_metric_do_not_count(
     frozen: ModuleType, results: Path, apart: float, digits: int | None, differs: bool
 ) -> None:
-    """Nor does what is as good as 0: processors add up in different orders."""
+    """Nor do values near 0: processors add up in different orders."""
     before = frozen.freeze(STUDY, OVERRIDES, results, digits)
     for place in (0, 2):  # whose metrics are 0 and 2
         path = tables_directory(run_of(results, place)) / "metrics.parquet"
@@ -175,7 +175,7 @@ def test_what_was_not_run_is_not_compared(frozen: ModuleType, results: Path) -> 
 
 
 def test_the_shipped_ids_are_those_that_were_frozen(frozen: ModuleType, tmp_path: Path) -> None:
-    """Of the studies that take no second to plan; `compare` plans all."""
+    """Only studies that are planned in less than a second; `compare` plans all."""
     for name in ("quickstart", "quickstart-device-modeled", "victims"):
         text = (frozen.FROZEN / f"{name}.json").read_text(encoding="utf-8")
         before = frozen.Frozen(**json.loads(text))

@@ -36,7 +36,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path
 
 
 def said(command: list[str], **variables: str) -> str:
-    """What a command that fails says: one sentence."""
+    """The sentence that a failing command prints."""
     clean = {k: v for k, v in os.environ.items() if k not in ("XDG_CACHE_HOME", "UV_CACHE_DIR")}
     done = subprocess.run(
         command, cwd=ROOT, env=clean | variables, capture_output=True, text=True, timeout=300

@@ -1,4 +1,4 @@
-"""What `lint-imports` and `deptry` do not see: imports at run time, and the pins."""
+"""Imports that `lint-imports` and `deptry` do not see: those at run time, and the pins."""
 
 import ast
 import re
@@ -33,7 +33,8 @@ def test_importing_the_reading_side_loads_no_vllm(module):
 
 
 def names_of_vllms(path: Path) -> list[str]:
-    """What a module imports of vLLM, for type checkers too, and its strings that name such."""
+    """Imports of vLLM by a module, also for type checkers, and its strings that name such
+    modules."""
     nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
     imports = [each for each in nodes if isinstance(each, ast.Import | ast.ImportFrom)]
     constants = [each.value for each in nodes if isinstance(each, ast.Constant)]
@@ -42,7 +43,7 @@ def names_of_vllms(path: Path) -> list[str]:
 
 
 def test_only_its_room_names_vllms_modules():
-    """What is imported by its name, `lint-imports` does not see."""
+    """`lint-imports` does not see imports by name."""
     others = [path for path in SOURCE.rglob("*.py") if ROOM not in path.parents]
     assert {path.name: found for path in others if (found := names_of_vllms(path))} == {}
     assert any(names_of_vllms(path) for path in ROOM.rglob("*.py"))
@@ -61,7 +62,7 @@ def test_importing_the_versions_of_vllm_imports_the_standard_library_alone():
 
 
 def circle(graph: grimp.ImportGraph) -> list[str]:
-    """Modules of which each imports the one before it, if there are any such."""
+    """Modules that import each other in a circle; empty if there is none."""
     imports = {one: graph.find_modules_directly_imported_by(one) for one in graph.modules}
     try:
         TopologicalSorter(imports).prepare()

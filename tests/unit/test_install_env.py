@@ -254,7 +254,7 @@ def kill(process: "subprocess.Popen[str]", number: signal.Signals) -> tuple[str,
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory, indexes: dict[str, Index]) -> Checkout:
-    """One with an environment for the CPU and the dev tools; tests leave it whole."""
+    """A checkout with an environment for the CPU and the dev tools; tests leave it whole."""
     checkout = Checkout(tmp_path_factory.mktemp("one checkout"), indexes)
     checkout.make("dev")
     return checkout
@@ -267,7 +267,7 @@ def fresh(tmp_path: Path, indexes: dict[str, Index]) -> Checkout:
 
 @pytest.fixture(scope="module")
 def changing(tmp_path_factory: pytest.TempPathFactory, indexes: dict[str, Index]) -> Checkout:
-    """One with an environment for the CPU, in whose place tests put another one."""
+    """A checkout with an environment for the CPU, which tests replace."""
     changing = Checkout(tmp_path_factory.mktemp("changing") / "checkout", indexes)
     changing.make()
     return changing
@@ -476,10 +476,10 @@ def test_another_device_starts_from_an_empty_environment_and_holds(
     process = changing.start(DEVICE="cuda")
     says(process, "Making")
     kill(process, signal.SIGKILL)
-    changing.make()  # what was wanted holds all the same
+    changing.make()  # the requested device is kept all the same
     assert changing.versions() == CUDA
     assert changing.is_left_alone()
-    # What vLLM requires is not pinned, and looked after all the same.
+    # Requirements of vLLM are not pinned, but installed again, too.
     lose(changing, "cublas")
     interrupt(changing, "torch")
     changing.make()

@@ -179,7 +179,7 @@ MAKERS = re.compile(
 
 
 def words_of(module: Path) -> Iterator[str]:
-    """The identifiers and string literals of a module; what documents it is none of them."""
+    """The identifiers and string literals of a module, without its docstrings."""
     tree = ast.parse(module.read_text())
     documents = {
         node.value

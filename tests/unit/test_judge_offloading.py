@@ -1,4 +1,5 @@
-"""What a replay holds of vLLM's offloading: which pass waits for a store, what a load may take."""
+"""Replay of vLLM's offloading: the pass that waits for a store, and the blocks that a load may
+take."""
 
 from itertools import combinations
 from types import SimpleNamespace
@@ -211,7 +212,7 @@ def test_a_store_after_the_last_pass_must_be_due() -> None:
 
 
 def test_stores_that_are_not_due_take_room() -> None:
-    """One complaint for them is enough: the host may lack room for what was due."""
+    """A single complaint is enough: the host may lack room for due stores."""
     request, jobs = of_request({0: [job(OUT, 3, 0)]}, host_blocks=3)
     assert len([*jobs.store(0)]) == 1
     jobs.offer(request, SIZE)
@@ -234,7 +235,7 @@ def test_what_was_stored_is_not_due_again(step: int, store: tuple[int, int] | No
 def test_what_a_request_has_filled_by_its_end_is_stored_with_the_next_pass(
     blocks: int, aborted: bool, last: bool
 ) -> None:
-    """After the last pass, with that. One that was aborted has filled what was computed of it."""
+    """After the last pass, with that pass. An aborted request has filled its computed blocks."""
     ends = len(STARTS_S) - 1 if last else 2
     stores = {ends if last else ends + 1: [job(OUT, blocks, 0)] if blocks else []}
     request, jobs = of_request(stores, host_blocks=100)

@@ -1,4 +1,4 @@
-"""The layers of the configuration: the user's directory, the one kvscope ships, packages' own."""
+"""Layers of the configuration: the user's directory, the shipped one, those of packages."""
 
 import shutil
 import sys

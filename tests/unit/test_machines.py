@@ -50,7 +50,7 @@ ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd\nCPU implementer\
 
 @dataclass(frozen=True)
 class Machine:
-    """What is different there: files of /proc and /sys (None: absent), functions, variables.
+    """A difference of a machine: files of /proc and /sys (None: absent), functions, variables.
 
     The text of a file may be HIDDEN. A variable that is None is not set.
     """
@@ -288,7 +288,7 @@ for path in sorted(pathlib.Path(sys.argv[1]).rglob("*.py")):
 def test_later_pythons_compile_the_sources_without_a_warning(python: str) -> None:
     words = [python, "-W", "error", "-c", COMPILE, str(CONFIG.parent / "src")]
     if not shutil.which(python) or subprocess.run([python, "-c", ""]).returncode:
-        # kvscope runs with 3.11; that later ones compile it is checked where they are.
+        # kvscope runs with 3.11; other tests check that later versions compile it.
         pytest.skip(f"{python} is not installed")
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""What of the user's environment reaches a measured process, and so a capture."""
+"""Variables of the user's environment that reach a measured process, and so a capture."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What archives and registries are told of the project is one thing."""
+"""Archives and registries get the same metadata of the project."""
 
 import json
 import re

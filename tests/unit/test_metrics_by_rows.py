@@ -121,7 +121,7 @@ def by_rows(run: Records, repeat: int) -> dict[str, float]:
         "kv_bytes_peak": max(r["kv_blocks_used"] for r in steps)
         * run.facts["engine"]["block_bytes"],
         "kv_token_utilization_mean": weighted("kv_tokens_used", run.block_size),
-        # Of models with several KV groups.
+        # Runs of models with several KV groups.
         **dict.fromkeys(OF_GROUPS, math.nan),
         "preempted_bytes_mean": fmean(row["kv_bytes"] for row in lost),
         "preemptions": len(lost),
@@ -178,7 +178,7 @@ def _of_offloading(
     jobs: list[dict[str, Any]],
     back: list[dict[str, Any]],
 ) -> dict[str, float]:
-    """What jobs of vLLM's offloading amount to, one after another."""
+    """Sums over the jobs of vLLM's offloading, computed job by job."""
     out, into = ([row for row in jobs if row["direction"] == way] for way in ("out", "in"))
     starts = {row["step"]: row["start_s"] for row in steps}
     begun = {(row["request_id"], row["step"]) for row in batch if row["loaded_tokens"]}

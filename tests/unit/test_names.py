@@ -1,4 +1,4 @@
-"""kvscope itself names no overflow policy that a package brings, and no action of one."""
+"""kvscope itself names no overflow policy and no action of a package."""
 
 import re
 import tomllib

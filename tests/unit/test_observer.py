@@ -91,7 +91,7 @@ class Noted(Recorder):
 
 
 class Open(Marks):
-    """Marks of which the open ones are known."""
+    """Marks that know which of them are open."""
 
     def __init__(self) -> None:
         self.open: list[tuple[str, int]] = []

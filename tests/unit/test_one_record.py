@@ -18,7 +18,7 @@ from tests.run_records import facts_of, record_of
 ROOT = Path(__file__).parents[2]
 
 OF_OTHERS = (
-    # What a stretch of a request's life has.
+    # Columns of a stretch of a request's life.
     *("kvscope_explain/life.py", "kvscope_explain/explained.py"),
     "kvscope_record/",  # what a recording says of its server
     *("engine/attention/reference.py", "run/session.py", "kvscope_offload/modeled_engine.py"),
@@ -50,7 +50,7 @@ def digs() -> Iterator[str]:
 
 
 def test_no_module_digs_in_run_json() -> None:
-    """Who made a run is given the contents of its run.json."""
+    """The producer of a run is given the contents of its run.json."""
     assert [place for place in digs() if not place.startswith("virtual.py:")] == []
 
 

@@ -57,20 +57,20 @@ class Wait:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What clocks read of a run with these waits; everything else takes `slower` times as long."""
+    """Clock readings of a run with these waits; everything else takes `slower` times as long."""
 
     waits: Sequence[Wait]
     slower: float = 1.0
 
     def later(self, repeat: pd.Series, instant: pd.Series) -> pd.Series:
-        """What a clock reads at an instant."""
+        """Reading of a clock at an instant."""
         found = self.slower * instant.astype(float)
         for wait in self.waits:
             found = found + wait.seconds * ((repeat == wait.repeat) & (instant > wait.at))
         return found
 
     def took(self, repeat: pd.Series, start: pd.Series, seconds: pd.Series) -> pd.Series:
-        """What a clock reads of an interval."""
+        """Length of an interval by a clock."""
         return self.later(repeat, start + seconds) - self.later(repeat, start)
 
     def waited_s(self, repeat: int) -> float:

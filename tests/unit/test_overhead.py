@@ -1,4 +1,4 @@
-"""What preemptions cost: by hand, against a slow oracle, and in the cases where nothing is due."""
+"""Cost of preemptions: by hand, against a slow oracle, and in the cases without overhead."""
 
 import math
 import statistics
@@ -83,7 +83,7 @@ def of(metric: str, records: Records) -> float:
     return metrics_by_name()[metric].of(records)
 
 
-# ------------------------------------------------------------------- what was due anyway
+# ------------------------------------------------------------- work due without preemptions
 
 
 def slow_due(rows: list[dict], row: dict) -> float:
@@ -138,7 +138,7 @@ def cost(requests: Any, context: Any) -> Any:
 
 
 def served(draw: np.random.Generator, noise: float, extra: float = 0.0) -> pd.DataFrame:
-    """A repeat whose batch grows while it is served; every 20th pass resumes somebody.
+    """A repeat whose batch grows while it is served; every 20th pass resumes a request.
 
     Noise is a share of a pass's time, and skewed as durations are; `extra` is what resuming costs.
     """
@@ -247,7 +247,7 @@ def test_what_resuming_costs_is_found_within_the_uncertainty_and_plain_passes_co
     # Neither is biased: over 20 repeats chance leaves less than a quarter of a repeat's bound.
     assert abs(statistics.fmean(errors)) < bound / 4
     assert abs(statistics.fmean(controls)) < bound / 4
-    # And the bound is one that tells something: a fraction of what is measured.
+    # The bound is informative: a fraction of the measured value.
     assert bound < 0.2 * 15 * extra
 
 
@@ -334,7 +334,7 @@ def test_in_a_mixed_pass_decodes_and_new_prompts_were_due():
     passes[20] = prefill(0.110, 120, **mixed)
     records = records_of(passes, [dropped(10)])
     assert of("resume_overhead_net_s", records) == pytest.approx((0.110 - DECODE_S) * 30 / 120)
-    # One more request comes back by copy in the same pass: the copy counts whole.
+    # Another request resumes by copy in the same pass: the copy counts whole.
     passes[20] = prefill(0.150, 120, **mixed)
     records = records_of(passes, [dropped(10), swapped_in(20, 0.040)])
     expected = 0.040 + (0.150 - 0.040 - DECODE_S) * 30 / 120

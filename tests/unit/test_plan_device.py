@@ -1,4 +1,4 @@
-"""Which device a study is planned for, and that nobody measures on a CPU unawares."""
+"""Device of a planned study; nobody measures on a CPU by accident."""
 
 import json
 import re

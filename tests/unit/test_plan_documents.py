@@ -1,4 +1,4 @@
-"""YAML documents: what is read is what was meant; anything else is one sentence, soon."""
+"""YAML documents are read as they were meant; anything else is refused soon in one sentence."""
 
 from pathlib import Path
 from typing import Any

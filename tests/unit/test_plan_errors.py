@@ -1,4 +1,4 @@
-"""What is wrong is said in one sentence: the key, the value, what is allowed, where to fix it."""
+"""Errors are one sentence: the key, the value, the allowed values, where to fix it."""
 
 import re
 import shutil

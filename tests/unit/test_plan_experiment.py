@@ -111,7 +111,7 @@ def test_ids_stay_what_they_are() -> None:
 
 @pytest.mark.packages
 def test_the_ids_of_shipped_studies_stay_what_they_are() -> None:
-    """Of experiments with files, too: theirs depend on the content, which git keeps."""
+    """Also ids of experiments with files: these depend on the contents, which git keeps."""
     found = [p.experiment.id for p in expand("quickstart", ["repeats=3"], CONFIG).experiments]
     assert found == [
         "tiny-llama-fixed24-mixed-recompute-b192x32-fdeb167301",
@@ -202,7 +202,7 @@ def test_an_experiment_cannot_be_changed() -> None:
         experiment().seed = 1  # type: ignore[misc]
 
 
-# What vLLM or common sense forbids: settings, and what the sentence must say.
+# Settings that vLLM or common sense forbid, and words of the refusal.
 IMPOSSIBLE = [
     (["engine.max_model_len=5000", "cache.blocks=999"], "model.max_position_embeddings (4096"),
     (["model=tiny-opt", "engine.max_model_len=2049"], "model.max_position_embeddings (2048"),

@@ -1,4 +1,4 @@
-"""What a plan says that an experiment on a GPU needs, and what it refuses for a named GPU."""
+"""Needs of an experiment on a GPU in a plan, and refusals for a named GPU."""
 
 import json
 from pathlib import Path

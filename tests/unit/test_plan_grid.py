@@ -47,7 +47,7 @@ def test_without_study_and_overrides_there_is_one_experiment_the_defaults() -> N
 
 
 def studies() -> list[Any]:
-    """Those of installed packages, too; the quickstart needs several."""
+    """Studies, also of installed packages; the quickstart needs several packages."""
     marks = {"quickstart": [pytest.mark.packages]}
     names = sorted(layers.options(CONFIG, "study"))
     return [pytest.param(name, marks=marks.get(name, [])) for name in names]

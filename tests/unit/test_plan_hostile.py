@@ -25,7 +25,7 @@ CONFIG = Path(__file__).parents[2] / "config"
 
 
 def read_or_refused(read: Callable[[], Any]) -> Any:
-    """What a reader gives, None if it refuses in one sentence; anything else is an error."""
+    """Result of a reader, None if it refuses in one sentence; anything else is an error."""
     try:
         return read()
     except BadInput as error:

@@ -1,4 +1,4 @@
-"""What a run needs, and what this machine has."""
+"""Needs of a run, and resources of this machine."""
 
 import subprocess
 import sys
@@ -108,7 +108,7 @@ def test_a_machine_has_no_more_than_its_group_may_take(monkeypatch: pytest.Monke
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[float], None]:
-    """Says how many GiB this machine has; the working directory is an empty one."""
+    """Set the memory of this machine, in GiB; the working directory is empty."""
     monkeypatch.chdir(tmp_path)
     return lambda gib: monkeypatch.setattr(
         resources, "group_limits", lambda: iter([int(gib * 2**30)])

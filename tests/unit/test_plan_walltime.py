@@ -1,4 +1,4 @@
-"""How long a run is expected to take: by the model, and by what was measured."""
+"""Expected time of a run: by the model, and by measured runs."""
 
 import os
 import platform
@@ -69,7 +69,7 @@ def test_a_finished_run_is_held_against_as_many_repeats_as_it_took(results: Path
     assert found[OTHER.id] == pytest.approx(2 * expected_s(OTHER), abs=1)
 
 
-# What makes a run longer: settings of a short one, settings of a longer one.
+# Settings of a short run, and settings of a longer one.
 LONGER = [
     ([], ["repeats=6"]),
     (["warmup=0"], ["warmup=2"]),
@@ -161,7 +161,7 @@ OF_ANOTHER_MODEL = experiment("model=tiny-gqa")
 
 
 def alone_s(planned: Sequence[Experiment], results: Path) -> dict[str, int]:
-    """What each is expected to take by itself."""
+    """Expected time of each experiment by itself."""
     return {i: both["walltime_s"] for i, both in walltimes_s(planned, results).items()}
 
 
@@ -256,7 +256,7 @@ def test_the_newest_runs_count(results: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("total", [1e-9, 0.9e9, 1e300])
 def test_a_walltime_is_a_whole_number_of_seconds(total: float, results: Path) -> None:
-    """A record with more than 1e9 seconds is none that can be read, and corrects nothing."""
+    """A record with more than 1e9 seconds is not read, and corrects nothing."""
     usual = alone_s([ONE], results)[ONE.id]
     finished(ONE, results, total)
     found = alone_s([ONE], results)[ONE.id]

@@ -1,4 +1,4 @@
-"""What another package adds beside options: commands, files to import, pages, tables, times."""
+"""Additions of a package besides options: commands, files to import, pages, tables, times."""
 
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
@@ -168,7 +168,7 @@ def test_a_section_that_has_nothing_of_a_study_is_not_on_its_page(tmp_path: Path
     results = write_study(tmp_path, [Fake({"seed": 1}, status=None)])
     html = report(["fake"], results, None).read_text(encoding="utf-8")
     assert "Passes of each run" not in html
-    assert "toyCounts" in html  # scripts are those of every page
+    assert "toyCounts" in html  # every page has these scripts
 
 
 @pytest.mark.parametrize("name", ["table", "data-x", "1st"])

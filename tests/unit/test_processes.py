@@ -14,7 +14,7 @@ import pytest
 from tests.ending import ENDS, assert_all_end, names
 
 ROOT = Path(__file__).parents[2]
-# Programs that start others as kvscope does: sleeping ones, of which some start another one.
+# Programs that start others as kvscope does: sleeping ones, some of which start another one.
 NAPS = """
 import os, subprocess, sys, time
 from concurrent.futures import ThreadPoolExecutor
@@ -51,7 +51,7 @@ PROGRAMS = {
 }
 
 
-# Of these, `make test` ends the parent in these ways.
+# `make test` ends the parent only in these ways.
 REPRESENTATIVE = ("run", "running_whole that ignores TERM", "forks, where signals are exceptions")
 ITS_ENDS = (signal.SIGTERM, signal.SIGKILL)
 CASES = [
@@ -85,7 +85,7 @@ def test_a_parent_that_ends_takes_all_with_it(
 
 @pytest.mark.slow
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path):
-    """As SIGHUP is under nohup."""
+    """nohup ignores SIGHUP in this way."""
     program = (
         "import os, signal; from kvscope.base.processes import exit_on_signals\n"
         "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
@@ -97,7 +97,7 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_signal_that_is_ignored_ends_no_fork_either(tmp_path: Path):
-    """As Ctrl-C of a command that a shell runs in the background."""
+    """A shell ignores Ctrl-C in this way for a command in the background."""
     program = (
         "import os, signal; from kvscope.base.processes import forks\n"
         "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"

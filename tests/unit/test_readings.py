@@ -1,4 +1,4 @@
-"""What an engine's threads ran and waited for a CPU, from schedstat."""
+"""Times for which an engine's threads ran and waited for a CPU, from schedstat."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Records that are asked for again are the ones that were read, unless they are of another run."""
+"""Records that are asked for again are not read again, unless they are of another run."""
 
 from pathlib import Path
 from typing import Any

@@ -47,7 +47,7 @@ Frames = dict[str, pd.DataFrame]
 
 @dataclass
 class Noted:
-    """What an engine did, and what its scheduler noted of it."""
+    """A run of a fake engine, and the records of its scheduler."""
 
     fake: Fake
     tables: Frames
@@ -62,7 +62,7 @@ class Noted:
 
     @property
     def engine(self) -> dict[str, Any]:
-        """What run.json says of it."""
+        """The part of run.json about the engine."""
         return self.fake.virtual.facts["engine"]
 
     def replayed(self) -> RepeatTables:
@@ -136,7 +136,7 @@ def _passes(
     fake: Fake, found: Frames, ids: Iterator[int], given: dict[str, list[int]]
 ) -> Iterator[PassRecord]:
     ended = found["requests"].set_index("request_id")["finished_s"].to_dict()
-    # What ended the repeat before is reported with the first pass, too.
+    # The events that ended the previous repeat are reported with the first pass.
     before, previous_end = {"99"}, 0.0
     for step in rows_of(found["steps"]):
         rows = found["batch"][found["batch"]["step"] == step.step]

@@ -175,7 +175,7 @@ def forge_all_but_one(run: Path) -> None:
 
 
 def leave(run: Path) -> None:
-    """Leave the records as they are."""
+    """Change nothing in the records."""
 
 
 Forgery = Callable[[Path], None]

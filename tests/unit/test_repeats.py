@@ -110,7 +110,7 @@ def test_an_interval_that_is_not_defined_is_not_precise(values: list[float]) -> 
 
 @pytest.mark.parametrize("spread", [0.005, 0.02, 0.04])
 def test_where_repeats_are_alike_the_rule_keeps_what_the_interval_promises(spread: float) -> None:
-    """Of simulated runs, the share whose interval holds the true mean; the document has more."""
+    """Share of simulated runs whose interval holds the true mean; the document has more."""
     numbers = np.random.default_rng(1).normal(1, spread, (2000, 40)).tolist()
     stopping, held = StoppingRule(5, 0.05, 120), 0
     for throughputs in numbers:
@@ -183,7 +183,7 @@ def test_a_rule_that_cannot_be_is_refused(override: str, sentence: str) -> None:
 
 
 def records(*makespans: float, facts: dict[str, Any] | None = None) -> Records:
-    """One request of 60 tokens in each repeat, served in this time."""
+    """A request of 60 tokens in each repeat, served in this time."""
     empty = {table.name: table.empty() for table in tables.HOST_TABLES}
     requests = pd.DataFrame(
         {
@@ -209,7 +209,7 @@ def test_the_throughput_that_ends_the_repeats_is_the_metric(makespans: list[floa
 def test_metrics_are_of_all_repeats_but_those_that_were_served_for_their_profile(
     repeats: list[tuple[bool, float]],
 ) -> None:
-    """Whatever else the machine did meanwhile; of profiled ones if there are no others."""
+    """Other load excludes no repeat; without others, profiled repeats count."""
     entries = [
         {"repeat": number, "start_ns": 0, "duration_s": 1.0, "profiled": profiled}
         for number, (profiled, _) in enumerate(repeats)

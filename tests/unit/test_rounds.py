@@ -182,7 +182,7 @@ class Campaigns:
 def machines(
     random: np.random.Generator, count: int, seconds: float, loops: int, stalls: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of machines with two cores, by tick: the speed, and the share of it that an engine has.
+    """Machines with two cores, by tick: their speed, and the share that an engine has of it.
 
     The speed drifts (sd 20 %, 3 min), and falls to a tenth in stalls; loops come and go.
     """
@@ -249,14 +249,15 @@ def served(
 
 
 def _at(counted: np.ndarray, at_s: np.ndarray) -> np.ndarray:
-    """What was counted by tick, at these times between ticks."""
+    """Counts by tick, interpolated at these times."""
     place = (at_s / TICK_S).astype(int)
     part, every = at_s / TICK_S - place, np.arange(len(at_s))
     return counted[every, place] * (1 - part) + counted[every, place + 1] * part
 
 
 def at_least(share: float, trials: int) -> float:
-    """What is found of such a share in so many trials, but in 2 of 100 cases."""
+    """Least share that is observed for such a true share in so many trials, except in 2 of 100
+    cases."""
     return share - 2 * math.sqrt(share * (1 - share) / trials)
 
 
@@ -268,7 +269,7 @@ def at_least(share: float, trials: int) -> float:
     ids=str,
 )
 def test_intervals_cover_the_truth(rounds: int, experiments: int, loops: int, stalls: bool):
-    """Also that of the two that are least alike in how sensitive they are to load."""
+    """Also the interval of the two experiments that differ most in their sensitivity to load."""
     random, trials = np.random.default_rng(1000 * rounds + 10 * experiments + loops), 300
     work = random.uniform(1, 3, (trials, experiments))
     found = served(random, trials, rounds, work, loops, stalls)
@@ -278,7 +279,7 @@ def test_intervals_cover_the_truth(rounds: int, experiments: int, loops: int, st
 @pytest.mark.thorough
 @pytest.mark.parametrize("rounds", [5, 10, 20])
 def test_an_experiment_that_varies_more_than_the_others_is_covered_as_well(rounds: int):
-    """So it is not where all are taken to vary alike."""
+    """This fails if all are assumed to vary alike."""
     random, trials = np.random.default_rng(rounds), 300
     work, noise = random.uniform(1, 3, (trials, 8)), np.array([0.12, *[0] * 7])
     found = served(random, trials, rounds, work, loops=2, slopes=(1.2, 1.2), noise=noise)

@@ -103,7 +103,7 @@ def test_a_move_that_was_cut_off_is_finished_by_the_next_call(tmp_path, monkeypa
 
 
 def test_an_attempt_whose_files_were_moved_is_removed_by_the_next_call(tmp_path):
-    """A process was killed while it removed the rest of it; one that has begun is kept."""
+    """A process was killed while it removed the rest of the attempt; a new attempt is kept."""
     attempts.settle(measured(tmp_path, "good"))
     left = attempts.begin_attempt(tmp_path)
     (left / ".run.lock").touch()

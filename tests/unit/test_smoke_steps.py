@@ -1,4 +1,4 @@
-"""Limits of the smoke test's steps, what becomes of one that is killed, and its pack's pins."""
+"""Limits of the smoke test's steps, records of a killed step, and the pins of its pack."""
 
 import re
 import sys

@@ -33,7 +33,7 @@ def test_no_tokens_are_a_class_of_their_own():
 
 
 def test_a_first_use_stall_is_flagged_and_nothing_else():
-    # As in the published chunked runs: 1.55 s among passes of 14.5 ms.
+    # A stall of the published chunked runs: 1.55 s among passes of 14.5 ms.
     steps = passes([0.0145, 0.0146, 0.0144, 1.55, 0.0147, 0.0143])
     assert stalls.find_stalls(steps).tolist() == [False, False, False, True, False, False]
 

@@ -56,7 +56,7 @@ def test_an_oracle_that_has_nothing_to_look_at_says_so(runs: dict[str, Records])
 # A cell that may have another value, and no metric and no figure of importance changes by it.
 FREE = {
     ("workload", "prompt_token_ids"),  # hashed as a whole by run.json
-    ("layers", "duration_s"),  # one that is shorter leaves a gap, which may be
+    ("layers", "duration_s"),  # a shorter duration leaves a gap, which is allowed
 }
 NAMES = ("workload", "requests", "steps", "batch", "preemptions", "transfers", "layers")
 
@@ -140,7 +140,7 @@ def test_a_row_lost_or_repeated_violates_an_oracle(table: str, runs: dict[str, R
 
 # ------------------------------------------------------- tables that agree with one another
 
-# What a faulty recorder, or a forger with care, changes in all tables alike.
+# Changes that a faulty recorder or a careful forger makes in all tables alike.
 SINCE_START = {
     "requests": ["first_scheduled_s", "first_token_s", "finished_s"],
     "steps": ["start_s"],
@@ -395,7 +395,7 @@ def test_one_copy_may_be_interrupted_before_its_stopwatch_starts(runs: dict[str,
     assert set(violated(with_copies(runs["swap"], slice(1), "out", 2))) == {"copy_time_wrong"}
 
 
-# ------------------------------------------------------------------------ what was asked for
+# ------------------------------------------------------------------------ requested repeats
 
 
 def asked(run: Records, section: str, **settings: Any) -> Records:

@@ -1,4 +1,4 @@
-"""Which experiments are measured together: properties, and a reference that is plain and slow."""
+"""Experiments that are measured together: properties, and a plain, slow reference."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -47,7 +47,7 @@ ROOM_MIB = st.integers(0, 20_000)
 
 
 def need_mib(experiments: Iterable[Experiment]) -> int:
-    """What engines side by side take, with the process that forks them."""
+    """Memory that engines side by side take, with the process that forks them."""
     return ZYGOTE_MIB + sum(PARKED_MIB + required_mib(e) for e in experiments)
 
 
@@ -106,7 +106,7 @@ def test_comparisons_connect_experiments(experiments):
 
 @given(studies())
 def test_connected_experiments_have_one_stopping_rule(experiments):
-    """So that one block of rounds can serve a whole group of them."""
+    """Therefore one block of rounds can serve a whole group of them."""
     rule = {e.id: e.stopping for e in experiments}
     assert all(len({rule[i] for i in ids}) == 1 for ids in together.connected(experiments))
 
@@ -132,7 +132,7 @@ def test_engines_that_stand_side_by_side_fit_in_memory(experiments, room):
     else:
         largest = max(map(need_mib, groups))
     assert found.memory_mib == largest
-    # One engine alone is measured whatever it needs: `check_memory` refuses what cannot run.
+    # A single engine is measured whatever it needs: `check_memory` refuses impossible ones.
     if found.name == together.GROUPS or (len(experiments) > 1 and found.name == together.ROUNDS):
         assert found.memory_mib <= room
 

@@ -79,7 +79,7 @@ def test_the_engine_of_every_device_is_one_without_a_worker_and_can_be_recorded(
 
 
 def test_the_version_of_a_run_is_that_of_the_vllm_that_is_imported(tmp_path: Path):
-    """Of two, the one that comes first in the path."""
+    """If there are two, the first in the path."""
     question = "from kvscope.base.machine import installed_vllm; print(*installed_vllm())"
     packages = tmp_path / "packages"
     (packages / "vllm").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Workloads made of a trace: what is read, and what is refused by line."""
+"""Workloads made from a trace: the rows that are read, and those that are refused by line."""
 
 import json
 from collections.abc import Iterator
@@ -146,7 +146,7 @@ def test_more_requests_or_tokens_than_can_be_served_are_refused(
     monkeypatch.setattr(traces, "MAX_REQUESTS", 5)
     monkeypatch.setattr(traces, "MAX_TOKENS", 9)
     lines = "prompt_tokens,output_tokens\n" + "1,1\n" * 6
-    path = written(tmp_path / "t.csv", lines + "malformed\n")  # beyond what is read
+    path = written(tmp_path / "t.csv", lines + "malformed\n")  # beyond the rows that are read
     at_once = "workload.arrival=all_at_once"
     with pytest.raises(BadInput, match=r"holds more than 5 requests; take the first ones"):
         requests.check(experiment(path, at_once))

@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 PRICED = ROOT / "tests" / "priced"
 KEPT = ROOT / ".cache" / "runs"
 KEPT_S = 86_400  # at least
-# What reads runs, and makes none.
+# Modules that only read runs.
 READERS = {"cli", "judge", "metrics", "report"}
 TABLES = ("requests", "steps", "batch", "preemptions", "transfers", "workload", "kv_groups")
 
@@ -65,12 +65,12 @@ RUNS: dict[str, tuple[str, ...]] = {
         *("cache.blocks=7", *CHUNKED, *SWAP, FEW, "workload.prompt_to_output_ratio=4"),
         "overflow.host_blocks=20",
     ),
-    # Of a host that keeps what its request will not come back for
+    # A host that keeps tokens which its request will not use again
     "swap, aborted": (
         *(*SCARCE, *CHUNKED, *SWAP, "overflow.victim=first", "workload.arrival=poisson"),
         *("workload.rate_per_s=30", "workload.timeout_s=0.6"),
     ),
-    # Of block sizes and kinds of swaps
+    # Block sizes and kinds of swaps
     "swap, coalesced": (*SCARCE, *CHUNKED, *SWAP, COALESCED),
     "swap, pageable": (*SCARCE, *CHUNKED, *SWAP, PAGEABLE),
     "swap, pageable, coalesced": (*SCARCE, *CHUNKED, *SWAP, PAGEABLE, COALESCED),
@@ -80,7 +80,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "large blocks, swap, coalesced": (*CHUNKED, *SWAP, *LARGE, COALESCED),
     "large blocks, swap, pageable": (*CHUNKED, *SWAP, *LARGE, PAGEABLE),
     "large blocks, swap, pageable, coalesced": (*CHUNKED, *SWAP, *LARGE, PAGEABLE, COALESCED),
-    # Of batching
+    # Batching
     "prefill first": (*SCARCE, "batching=prefill_first"),
     "prefill first, ample": (*AMPLE, "batching=prefill_first"),
     "chunks": (*SCARCE, *CHUNKED, "batching.chunk_tokens=128"),

@@ -41,7 +41,7 @@ from kvscope.tables.attempts import ATTEMPT
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
-# What may differ between the warm process and a fork: read when used, or applied by the fork.
+# May differ between the warm process and a fork: read when used, or applied by the fork.
 FREE = (
     *("PATH", "PYTHONPATH", "VIRTUAL_ENV", "TMPDIR", "PWD", "OLDPWD", "SHLVL", "_"),
     *("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "TOY"),
@@ -90,13 +90,13 @@ class Warm:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Of the environment: they make a zygote a stand-in."""
+        """Variables of the environment that make a zygote a stand-in."""
         path = os.environ.get("PYTHONPATH")
         return {"PYTHONPATH": f"{self.directory}:{path}" if path else str(self.directory)}
 
     @property
     def commands(self) -> dict[str, str]:
-        """Of the environment: they make `kvscope` and `snakemake` stand-ins, too."""
+        """Variables of the environment that make `kvscope` and `snakemake` stand-ins, too."""
         return self.variables | {"KVSCOPE_WARM_COMMANDS": "1"}
 
     def run(self, experiment: Experiment, directory: Path) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class Warm:
         return facts  # type: ignore[no-any-return]
 
     def call(self, function: Callable[..., Any], *given: Any, threads: int = 1) -> Any:
-        """What a function of a module returns in a fork; EOFError if it fails."""
+        """Return value of a function of a module, called in a fork; EOFError if it fails."""
         count = {"OMP_NUM_THREADS": str(threads), "NUMBA_NUM_THREADS": str(threads)}
         request = {
             "words": ["-m", "tests.warm.call"],

@@ -58,12 +58,12 @@ def warm_up() -> None:
 
 def import_all(modules: Iterable[str]) -> None:
     for module in modules:
-        with suppress(ImportError):  # what is for a GPU
+        with suppress(ImportError):  # modules for a GPU
             importlib.import_module(module)
 
 
 def set_threads() -> None:
-    """Do what the numbers of threads in the environment do when torch and numba are imported.
+    """Set the numbers of threads from the environment, as importing torch and numba does.
 
     Numba takes numbers up to the one with which it was imported.
     """
@@ -77,7 +77,7 @@ def set_threads() -> None:
 
 
 def run(words: list[str]) -> None:
-    """What Python does when it is called with these words."""
+    """Run these arguments as the Python command does."""
     if words[0] == "-m":
         sys.argv = words[1:]
         if not hasattr(sys.modules.get(words[1]), "__path__"):

@@ -1,4 +1,4 @@
-"""Every command that README.md, config/README.md and docs/ print is run as it is printed.
+"""Every command in README.md, config/README.md and docs/ is run as printed.
 
 The documents are those of the checkout, so all of its packages must be installed.
 """
@@ -34,7 +34,7 @@ DOCUMENTS = (
 
 # Run as printed. Any other command, and any with a placeholder, needs a row below.
 RUN = ("kvscope", "snakemake", "python", ".")
-# A command that is not run as printed, its document before it if it is of one only; what is run
+# A command that is not run as printed, preceded by its document if only there; what is run
 # in its place, if anything is; and why.
 INSTEAD: tuple[tuple[str, str | None, str], ...] = (
     (
@@ -169,7 +169,7 @@ PLANS = r"kvscope (plan|new)\b|snakemake --snakefile"
 LONG = (
     r".*study=(league|crossover|hybrid|prefix-caching)\b|.*bench/(adaptive|overflow|profiler|rec)"
 )
-# Commands that see or change what a process imports: they are no forks of one that has vLLM.
+# Commands that depend on a process's imports are not forked from a process with vLLM.
 OF_ITS_OWN = r"kvscope (rehearse|doctor)"
 # Exit codes other than 0 that the text gives a meaning.
 MAY_EXIT: dict[str, tuple[int, ...]] = {r"\S*kvscope doctor": (0, 1)}
@@ -193,7 +193,7 @@ class Printed:
         return f"{self.document}:{self.line} {self.command}"
 
 
-# Where not all lines of an indented block are commands, these words begin one.
+# In an indented block that is not all commands, these words begin a command.
 PROGRAMS = {
     *(".", "apt-get", "bash", "cd", "curl", "export", "git", "kvscope", "make", "nsys", "pip"),
     *("python", "pytest", "qsub", "qstat", "rsync", "salloc", "sbatch", "scp", "snakemake"),
@@ -253,7 +253,7 @@ def excepted(pattern: str, printed: Printed) -> re.Match[str] | None:
 
 
 def to_run(printed: Printed) -> str | None:
-    """What is run for a printed command; None if nothing. Fails if that is not settled."""
+    """Command that is run for a printed one; None to skip it. Fails if that is not settled."""
     for pattern, instead, _ in INSTEAD:
         if found := excepted(pattern, printed):
             return None if instead is None else found.expand(instead)
@@ -307,7 +307,7 @@ def _keys_of(config: Path, workload: str) -> set[str]:
 
 
 def shrink(config: Path) -> None:
-    """Leave of every study, of packages, too, one of few requests; profile nothing by default."""
+    """Reduce every study, also of packages, to few requests; profile nothing by default."""
     defaults = config / "config.yaml"
     text = defaults.read_text(encoding="utf-8")
     text = text.replace("profiler: auto", "profiler: none").replace("repeats: 3", "repeats: 2")
@@ -334,7 +334,7 @@ def shrink(config: Path) -> None:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory, require, forked) -> Checkout:
-    """Where the commands are run, one after the other, by short studies."""
+    """Directory in which the commands are run, one after the other, with short studies."""
     require("kvscope's command", (Path(sys.prefix) / "bin" / "kvscope").exists(), "run `make env`")
     made = Checkout(tmp_path_factory.mktemp("documented") / "kvscope")
     shrink(made.path / "config")
@@ -344,7 +344,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory, require, forked) -> Check
 
 @pytest.fixture(scope="module")
 def untouched(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
-    """Where studies are as they are: for commands that only plan."""
+    """Directory with unchanged studies: for commands that only plan."""
     return Checkout(tmp_path_factory.mktemp("untouched") / "kvscope")
 
 

@@ -58,7 +58,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, require) -> Path:
 
 @pytest.mark.parametrize("place", [".", "examples"])
 def test_the_notebook_runs_and_finds_what_a_small_cache_costs(place: str, results: Path):
-    """Where the results are, and as `jupyter execute` runs it, in the notebook's directory."""
+    """Run it as `jupyter execute` does, in the notebook's directory, beside the results."""
     (results / place).mkdir(exist_ok=True)
     notebook = nbformat.read(ROOT / "examples" / "results.ipynb", as_version=4)
     NotebookClient(

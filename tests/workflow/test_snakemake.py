@@ -114,16 +114,16 @@ class Checkout:
         )
 
     def state(self, study: str = "two") -> str:
-        """What is told of a study: which experiments have results, why others have none."""
+        """State of a study: which experiments have results, and why others have none."""
         return "\n".join(summary(load([study], self.path / "results")))
 
     def measurements(self) -> dict[str, str]:
-        """Which measurement each finished run is: the SHA-256 of its run.json."""
+        """Identity of each finished run's measurement: the SHA-256 of its run.json."""
         found = (self.path / "results" / "experiments").glob("*/run.json")
         return {file.parent.name: sha256_of(file) for file in found}
 
     def ids(self, study: str = "two") -> list[str]:
-        """The experiments that a study has now; others may be left of an earlier one."""
+        """Present experiments of a study; files may be left of earlier ones."""
         manifest = read_json(self.page(study).parent / "manifest.json")
         return [entry["id"] for entry in manifest["experiments"]]
 
@@ -268,7 +268,7 @@ def failing(tmp_path_factory: pytest.TempPathFactory, finished: Checkout) -> Fai
 
 @pytest.fixture
 def mended(failing: Failing) -> Failing:
-    """The same study after its policy was mended and all of it was run."""
+    """The study after its policy was mended and all of it was run."""
     failing.broken.unlink(missing_ok=True)
     done = failing.snakemake()
     assert done.returncode == 0, done.stdout
@@ -308,7 +308,7 @@ def test_a_measurement_that_fails_does_not_replace_the_one_before(mended):
     assert not mended.page().exists()
     assert "measuring it again failed" in mended.unfinished()
     mended.broken.unlink()
-    assert mended.snakemake().returncode == 0  # what was requested and is not there yet
+    assert mended.snakemake().returncode == 0  # requested, and not there yet
     last = mended.measurements()
     assert {name for name in after if last[name] != after[name]} == set(before) - changed
     mended.assert_true()
@@ -403,7 +403,7 @@ def test_a_run_measured_again_by_hand_makes_its_numbers_stale_until_the_workflow
 
 def test_what_is_not_valid_is_measured_again_on_demand(finished):
     assert finished.snakemake().returncode == 0
-    before = finished.measurements()  # not warm, so none is valid
+    before = finished.measurements()  # not warm, so no run is valid
     dry = finished.snakemake("-n", more=["remeasure=invalid"])
     assert "run_experiments" in dry.stdout
     assert finished.measurements() == before

@@ -23,7 +23,7 @@ from kvscope.plan.grid import expand
 from kvscope.plan.layers import SHIPPED_CONFIG
 
 ROOT = Path(__file__).parents[2]
-# What a source of kvscope is made of; a checkout has results and environments besides.
+# Sources of kvscope; a checkout also has results and environments.
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src")
 LINKED = ("config", "envs", "profiles", "workflow", "Snakefile", "CITATION.cff")
 EXTENSIONS = sorted(f"packages/{path.name}" for path in ROOT.glob("packages/kvscope-*"))
@@ -117,7 +117,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment(directory: Path, others: Path, *wheels: Path) -> Path:
-    """The wheels in an environment whose other packages are those of this one."""
+    """The wheels in an environment whose other packages are those of this environment."""
     made = directory / "venv"
     venv.create(made, symlinks=True)
     python = str(made / "bin" / "python")
@@ -151,7 +151,7 @@ def together(
 def test_each_package_works_alone_beside_kvscope(
     sources: Path, wheel: Path, others: Path, tmp_path: Path, name: str
 ) -> None:
-    """It adds its commands, and kvscope says nothing of what is not installed."""
+    """It adds its commands, and kvscope does not mention packages that are not installed."""
     added = Installation(environment(tmp_path, others, wheel, build(sources / name)), tmp_path)
     done = added.run("kvscope", "--help")
     assert (done.returncode, done.stderr) == (0, "")

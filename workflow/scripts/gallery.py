@@ -87,7 +87,7 @@ def page() -> str:
 
 
 def _printed(words: list[str]) -> str:
-    """A command line as one types it."""
+    """A command line as a user types it."""
     pairs = (word.partition("=") for word in words)
     return " ".join(f'{k}="{v}"' if " " in v else f"{k}{sign}{v}" for k, sign, v in pairs)
 

@@ -17,7 +17,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 CITATION = "CITATION.cff"
-# Who releases fills these in: CONTRIBUTING.md, Releases.
+# The person who releases fills these in: CONTRIBUTING.md, Releases.
 PLACEHOLDERS = {
     "repository-code": "https://repository.example/kvscope",
     "doi": "10.5281/zenodo.0000000",

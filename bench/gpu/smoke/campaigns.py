@@ -28,7 +28,7 @@ RESULTS = WORK / "results"
 
 
 def serve(step: str, lots: Sequence[Lot], seconds: float) -> list[str]:
-    """Measure and judge a step's lots, until the time is up; what is wrong with the runs."""
+    """Measure and judge the lots of a step until the time is up; complaints about the runs."""
     until = time.monotonic() + seconds - MARGIN_S
     rows: list[dict[str, Any]] = []
     for run in (run for lot in lots for run in lot.runs):
@@ -76,12 +76,12 @@ def measure(lot: Lot, rows: list[dict[str, Any]], left: float) -> None:
 
 
 def directory_of(row: dict[str, Any]) -> Path:
-    """Where a run's records are."""
+    """Directory of a run's records."""
     return experiment_directory(RESULTS, row["id"])
 
 
 def settled(directory: Path, code: int | None) -> dict[str, Any]:
-    """How a run of a campaign ended."""
+    """Outcome of a run of a campaign."""
     try:
         facts = read_run(directory)
     except KvscopeError:  # it has not got so far

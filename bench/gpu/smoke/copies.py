@@ -49,7 +49,7 @@ def main(seconds: float) -> list[str]:
 def compared(
     way: PerBlock | Coalesced, planes: Planes, order: list[int], host: Planes, expected: Planes
 ) -> dict[str, Any]:
-    """One kind of copies, out and in."""
+    """Comparison of a kind of copies, out and in."""
     to = list(range(MOVED))
     out = timed(lambda: way.out(planes, order, host, to))
     kept = all(torch.equal(h[:MOVED], e) for h, e in zip(host, expected, strict=True))
@@ -88,7 +88,7 @@ def timed(call: Callable[[], object]) -> dict[str, float]:
 
 
 def faults(row: dict[str, Any]) -> list[str]:
-    """What is wrong with a kind of copies."""
+    """Complaints about a kind of copies."""
     name = f"{row['memory']}, {row['copies']}"
     found = [] if row["bytes_kept"] else [f"{name}: bytes on the host differ"]
     found += [] if row["bytes_back"] else [f"{name}: bytes that came back differ"]

@@ -44,7 +44,7 @@ def main(seconds: float) -> list[str]:
 
 
 def gpu() -> dict[str, Any]:
-    """What nvidia-smi says of the GPU; RuntimeError if it says nothing."""
+    """The GPU as nvidia-smi describes it; RuntimeError without an answer."""
     query = f"--query-gpu={','.join(ASKED)}"
     words = told("nvidia-smi", query, "--format=csv,noheader").splitlines()
     values = [word.strip() for word in words[0].split(",")] if words else []
@@ -54,7 +54,8 @@ def gpu() -> dict[str, Any]:
 
 
 def of_torch() -> dict[str, Any]:
-    """What PyTorch and vLLM say of it, what CUDA takes of its memory, and the step of its timer."""
+    """Versions of PyTorch and vLLM, the memory that CUDA takes, and the resolution of the GPU's
+    timer."""
     import torch
     from events import timer
     from vllm.platforms import current_platform
@@ -81,7 +82,7 @@ def version(distribution: str) -> str | None:
 
 
 def told(*command: str) -> str:
-    """What a command prints; empty where there is no such command."""
+    """Output of a command; empty if there is no such command."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):

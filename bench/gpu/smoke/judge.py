@@ -1,4 +1,4 @@
-"""Judges a run: `python -m smoke.judge RUN FILE` writes what is wrong with it, and its numbers.
+"""Judges a run: `python -m smoke.judge RUN FILE` writes complaints about it, and its numbers.
 
 Its tables and metrics are made, then checked as by `kvscope check`: the hashes of its files, every
 oracle, tables and metrics computed again.
@@ -35,13 +35,13 @@ def main(directory: Path, verdict: Path) -> None:
 
 
 def table(directory: Path, name: str) -> pd.DataFrame:
-    """A table of a run: recorded, or computed from what was recorded."""
+    """A table of a run: recorded, or computed from recorded tables."""
     computed = tables_directory(directory) / f"{name}.parquet"
     return pd.read_parquet(computed if computed.exists() else directory / f"{name}.parquet")
 
 
 def numbers(directory: Path) -> dict[str, Any]:
-    """What the report has of the run."""
+    """Numbers of the run for the report."""
     run, transfers = read_run(directory), table(directory, "transfers")
     found: dict[str, Any] = {
         "time_source": run["time_source"],

@@ -49,7 +49,7 @@ def cases() -> dict[str, Case]:
 
 
 def judged(case: Case) -> dict[str, Any]:
-    """What is wrong with a case, run with and without recording."""
+    """Complaints about a case, run with and without recording."""
     on, off = attention(case, on=DEVICE), attention(case, instrument=False, on=DEVICE)
     headers = np.concatenate((on.writes, on.reads))
     taken = np.concatenate([np.arange(h["place"], h["place"] + h["events"]) for h in headers])
@@ -75,7 +75,7 @@ def judged(case: Case) -> dict[str, Any]:
 
 
 def close(case: Case, outcome: Outcome) -> bool:
-    """Whether the output is that of plain attention."""
+    """Whether the output equals that of plain attention within a tolerance."""
     tolerance = TOLERANCES[case.dtype]
     return np.allclose(outcome.output, outcome.expected, rtol=tolerance, atol=tolerance)
 

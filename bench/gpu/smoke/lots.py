@@ -1,4 +1,4 @@
-"""What the steps `engine`, `offload` and `profiler` run: experiments in lots, by importance.
+"""Experiments of the steps `engine`, `offload` and `profiler`, in lots, by importance.
 
 A lot is a campaign of `kvscope run`: one process imports vLLM, and is forked for each of its runs.
 """

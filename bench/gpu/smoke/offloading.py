@@ -1,4 +1,4 @@
-"""What it costs the host to submit a copy of vLLM's offloading: microseconds until it returns.
+"""Host time to submit a copy of vLLM's offloading: microseconds until the call returns.
 
 vLLM's own worker stores and loads blocks of a cache of Llama-2-7B's sizes, in jobs of 1 to 64
 blocks; and its operator is called alone, with the same copies. Where vLLM's kernels are not

@@ -1,4 +1,4 @@
-"""Where the steps store what they find, and whether they rehearse."""
+"""Directory of the steps' results, and whether the steps are rehearsed."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def store(name: str, found: Any) -> None:
 
 
 def stored(name: str) -> Any:
-    """What a step has stored; None if that is nothing."""
+    """Stored result of a step; None if it stored nothing."""
     path = WORK / f"{name}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 

@@ -1,4 +1,4 @@
-"""What recording costs: kvscope's kernel without and with it, beside vLLM's Triton kernel."""
+"""Cost of recording: kvscope's kernel without and with it, beside vLLM's Triton kernel."""
 
 import time
 import traceback

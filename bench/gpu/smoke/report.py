@@ -56,7 +56,7 @@ def results() -> dict[str, Any]:
 
 
 def provenance(facts: dict[str, Any]) -> dict[str, Any]:
-    """What was measured, on what, when, by which command."""
+    """Subject, machine, time and command of the measurement."""
     versions = facts.get("versions") or {}
     vllm = str(versions.get("vllm"))
     return {
@@ -103,7 +103,7 @@ def skipped(found: dict[str, Any]) -> Iterator[str]:
 
 
 def of_machine(found: dict[str, Any]) -> Iterator[str]:
-    """One line on what it ran on."""
+    """A line about the machine."""
     source = found["provenance"]
     gpu = source["gpu"] or {}
     name, driver = (gpu.get(key, "unknown") for key in ("name", "driver_version"))
@@ -154,7 +154,7 @@ def of_kernels(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def of_recording(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """What recording costs."""
+    """Lines about the cost of recording."""
     yield "recording (milliseconds; off, on, vLLM's Triton kernel)"
     for row in rows:
         name = f"  {row['requests']:3} × {row['tokens']:4} tokens, {row['queries']:4} queries:"

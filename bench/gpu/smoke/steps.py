@@ -49,7 +49,7 @@ IMPORTED = (
 
 @dataclass
 class Outcome:
-    """How a step ended, after how many seconds, and what is wrong in words."""
+    """Outcome of a step: how it ended, after how many seconds, and its complaints in words."""
 
     step: str
     outcome: str
@@ -70,7 +70,7 @@ def main(seconds: float, names: list[str]) -> int:
 
 
 def default_steps() -> list[str]:
-    """The steps where none is named."""
+    """Steps that run if the command names none."""
     return [name for name in LIMITS_S if not (REHEARSED and name in NOT_REHEARSED)]
 
 
@@ -89,7 +89,8 @@ def skipped(name: str) -> Outcome:
 
 
 def imported() -> Outcome:
-    """Import what the steps share, and store how long each took; what is late is left to them."""
+    """Import the modules that steps share, and store the time of each; slow ones are left to the
+    steps."""
     began, rows, faults = time.monotonic(), {}, []
     signal.signal(signal.SIGALRM, late)
     signal.alarm(IMPORTS_S)

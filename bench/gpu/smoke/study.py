@@ -34,7 +34,7 @@ def main(seconds: float) -> list[str]:
 
 
 def numbers() -> dict[str, Any]:
-    """The number of the workflow's experiments, of valid ones, and whether it has a page."""
+    """Numbers of the workflow's experiments and of valid ones, and whether there is a page."""
     studies = DIRECTORY / "results" / "studies"
     pages = [*studies.glob("*/report.html")]
     found: dict[str, Any] = {"study": STUDY, "page": len(pages) == 1, "experiments": 0, "valid": 0}

@@ -1,4 +1,4 @@
-"""What kvscope's own tests share: components that may be absent, the warm process, real runs."""
+"""Fixtures of kvscope's own tests: components that may be absent, the warm process, real runs."""
 
 from tests.conftest import require, warm, warming
 from tests.engine.conftest import run

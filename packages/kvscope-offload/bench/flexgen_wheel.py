@@ -243,7 +243,7 @@ def flexgen_policy(work: Work, row: Row) -> Any:
 
 
 def fill_from(source: Source) -> Callable[[Any, str], None]:
-    """What stands for `TorchTensor.load_from_np_file`: a file's name says which weight it is."""
+    """Replacement of `TorchTensor.load_from_np_file`: a file's name says which weight it is."""
 
     def fill(tensor: Any, file: str) -> None:
         name, _, suffix = Path(file).name.removeprefix("decoder.").rpartition(".")
@@ -344,7 +344,7 @@ def measured(work: Work, row: Row, source: Source) -> dict[str, Any]:
 
 
 def code_sha256() -> str:
-    """One hash of the modules of the FlexGen that is imported."""
+    """A hash over the modules of the imported FlexGen."""
     files = sorted(metadata.files("flexgen") or (), key=str)
     digest = hashlib.sha256()
     for file in files:
@@ -354,7 +354,7 @@ def code_sha256() -> str:
 
 
 def require() -> None:
-    """KvscopeError unless there is a GPU, and FlexGen is that of the published wheel."""
+    """KvscopeError without a GPU, or if FlexGen is not that of the published wheel."""
     if not torch.cuda.is_available():
         raise KvscopeError("torch finds no NVIDIA GPU here, without which FlexGen does not run")
     version, code = metadata.version("flexgen"), code_sha256()

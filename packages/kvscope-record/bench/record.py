@@ -1,4 +1,4 @@
-"""What `kvscope record` costs a server's step, its memory and its disk.
+"""Cost of `kvscope record` for a server's step, its memory and its disk.
 
     python packages/kvscope-record/bench/record.py [--rounds 200] [--write]
     python packages/kvscope-record/bench/record.py --minutes 10 [--write]
@@ -105,7 +105,7 @@ class Server:
         self._draw = np.random.default_rng(0)
 
     def submit(self) -> None:
-        """One more request, whose prompt no other has."""
+        """Submit a further request, whose prompt no other request has."""
         from vllm import SamplingParams
 
         how = SamplingParams(
@@ -259,7 +259,7 @@ def cost(server: Server, rounds: int, place: Path) -> dict[str, Any]:
 
 
 def bytes_of(place: Path) -> int:
-    """Of the recording's files; one that the recorder removes meanwhile has none."""
+    """Bytes of the recording's files; a file that the recorder removes meanwhile counts 0."""
     total = 0
     for path in place.glob("segment-*"):
         with suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""What kvscope's own tests share: components that may be absent, the warm process."""
+"""Fixtures of kvscope's own tests: components that may be absent, the warm process."""
 
 from tests.conftest import forked, nsys, require, warm, warming
 

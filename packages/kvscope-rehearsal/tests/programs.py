@@ -1,4 +1,4 @@
-"""What kvscope's code for GPUs does on a rehearsed one, each program in a process of its own.
+"""Uses of a rehearsed GPU by kvscope's code, each program in a process of its own.
 
 As `rules`: `python programs.py`, on a node.
 """
@@ -163,7 +163,7 @@ def _save_activations(way: Any) -> None:
     connector.activation_block_bytes = size * LAYERS * hidden * 4
     connector.dtype, connector.shape, connector.copies = torch.float32, (LAYERS, hidden), way
     connector.register_kv_caches({"0": torch.zeros((BLOCKS, 2, size, hidden), device="cuda")})
-    # Tokens of a request that is not kept, of one that is, of none, and of another that is.
+    # Tokens of a request that is not kept, of a kept request, of none, and of another kept one.
     connector.slots = np.array([1, 2, 8, 9, 10, 11, -1, 24, 13, 14])
     saves = {2: 4, 6: 5, 3: 1}  # of the cache's blocks, the pool's
     fetched = Rebuild("of the kept one", 0, size, (2,), (4,))

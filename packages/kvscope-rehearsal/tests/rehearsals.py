@@ -17,7 +17,7 @@ from kvscope_rehearsal.node import Gpus, environment_of, make_node
 from tests.conftest import Require
 from tests.workflow.test_snakemake import ROOT, Checkout
 
-# As small as can be with a preemption: Triton's interpreter takes 20 ms a program.
+# The smallest run with a preemption: Triton's interpreter takes 20 ms a program.
 SMALL: dict[str, Any] = {
     "device": "cuda",
     "model": "tiny-llama",
@@ -65,7 +65,7 @@ class Rehearsal(Checkout):
         return sorted((self.path / "results" / "experiments").iterdir())
 
     def facts(self, run: Path) -> dict[str, Any]:
-        """What run.json says."""
+        """The contents of run.json."""
         return dict(read_json(run / "run.json"))
 
     def table(self, run: Path, name: str) -> pd.DataFrame:
@@ -85,7 +85,7 @@ class Rehearsal(Checkout):
 
 
 def outcomes_of(script: Path, node: Path, require: Require) -> dict[str, str | None]:
-    """What came of each program of a script, which runs on a node that is made for it."""
+    """Outcome of each program of a script, which runs on a node that is made for it."""
     for name in ("vllm", "triton"):
         require(name, find_spec(name) is not None, "run `make env-dev`")
     make_node(node, Gpus(), vllm_version())

@@ -302,7 +302,7 @@ def launch(x: Any, y: Any) -> None:
 
 
 def outcome(function: Callable[[], None]) -> str | None:
-    """What comes of a program in a process of its own."""
+    """Outcome of a program in a process of its own."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:

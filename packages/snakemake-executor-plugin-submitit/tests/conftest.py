@@ -1,3 +1,3 @@
-"""What the tests of packs share."""
+"""Fixtures of the tests of packs."""
 
 from slurm_session import here, slurm  # noqa: F401

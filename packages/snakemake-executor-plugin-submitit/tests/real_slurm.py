@@ -79,7 +79,7 @@ PROLOG = '#!/bin/sh\ntest ! -e {state}/broken."$SLURMD_NODENAME"\n'
 
 
 def missing() -> list[str]:
-    """What this machine lacks for a Slurm."""
+    """Parts that this machine lacks for a Slurm."""
     lacking = [program for program in PROGRAMS if shutil.which(program) is None]
     return lacking + ([] if os.geteuid() == 0 else ["root"])
 
@@ -177,7 +177,7 @@ class Slurm:
         machine.wait()
 
     def processes(self, node: str) -> list[psutil.Process]:
-        """What a node's jobs run: all of the machine's processes but slurmd."""
+        """Processes of a node's jobs: all of the machine's processes but slurmd."""
         with suppress(psutil.Error):
             (daemon,) = self.machines[node].children()[:1] or [None]
             found = self.machines[node].children(recursive=True)
@@ -198,7 +198,7 @@ class Slurm:
     # ------------------------------------------------------------------ commands
 
     def call(self, *command: str) -> str:
-        """What a command of Slurm's prints."""
+        """Output of a command of Slurm's."""
         done = subprocess.run(
             command, env=os.environ | self.environment, capture_output=True, text=True
         )

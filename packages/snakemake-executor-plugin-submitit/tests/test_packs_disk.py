@@ -1,4 +1,4 @@
-"""What is on disk is the truth: between processes, after kills, whatever is cut off."""
+"""The state on disk is the truth: between processes, after kills, and if files are cut off."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""How a command reaches the nodes of a job, and what is done where that is not as planned."""
+"""Commands on the nodes of a job, and the reaction if the nodes are not as planned."""
 
 import os
 import subprocess

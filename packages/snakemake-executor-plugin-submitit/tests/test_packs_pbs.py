@@ -49,7 +49,7 @@ def pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePBS]:
 def run(
     packs: Controller, members: list[Member], meanwhile: Callable[[], object] = lambda: None
 ) -> dict[str, Outcome]:
-    """How each member ended, once; `meanwhile` is called between any two cycles."""
+    """Outcome of each member, once; `meanwhile` is called between any two cycles."""
     packs.add(members)
     ended: dict[str, Outcome] = {}
     limit = time.monotonic() + PATIENCE_S
@@ -175,7 +175,7 @@ def campaign_members(root: Path) -> list[Member]:
 
 
 class Watch:
-    """What a campaign shows from outside."""
+    """A campaign seen from outside."""
 
     def __init__(self, root: Path, pbs: FakePBS) -> None:
         self.root, self.pbs = root, pbs
@@ -199,7 +199,8 @@ class Watch:
         raise AssertionError(f"job {job_id} has no launcher")
 
     def runs(self) -> dict[str, list[tuple[str, str, float, float]]]:
-        """The runs of each member: node, GPU, start and end, which is infinite if there is none."""
+        """The runs of each member: node, GPU, start and end, which is infinite for a run without
+        an end."""
         found: dict[str, list[tuple[str, str, float, float]]] = {}
         for path in self.root.glob("m*"):
             for line in path.read_text().splitlines():

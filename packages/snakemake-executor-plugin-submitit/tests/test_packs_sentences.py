@@ -1,4 +1,4 @@
-"""What cannot be is one sentence that says what was given, what is expected, and where."""
+"""Impossible input is refused in one sentence with the value, what is expected, and where."""
 
 import math
 import re

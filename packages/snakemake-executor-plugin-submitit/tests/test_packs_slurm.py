@@ -108,7 +108,7 @@ class Story:
         large = [p for p in plans if plans[p][-1].startswith("l")]
         small = [p for p in plans if p not in large]
         assert len(small) == 3, plans
-        # What the first controller left is dealt anew, perhaps to more packs than there are fates.
+        # Members that the first controller left are dealt anew, perhaps to more packs than fates.
         self.fates = dict(zip(self.FATES, [*small, *large], strict=False))
         assert self.fates.keys() == set(self.FATES), plans
         job = {fate: jobs[pack] for fate, pack in self.fates.items()}
@@ -153,7 +153,7 @@ class Story:
         self.controller.kill()
         self.controller.wait()
 
-    # ------------------------------------------------------------------ what is seen
+    # ------------------------------------------------------------------ reports
 
     @property
     def _packs(self) -> Path:
@@ -293,7 +293,7 @@ def assert_apart(spans: dict[str, list[tuple[float, float]]]) -> None:
 
 
 def test_two_members_are_never_on_one_gpu(story):
-    """By the results, and by what the members themselves wrote down."""
+    """Checked by the results, and by the members' own notes."""
     results, members = defaultdict(list), defaultdict(list)
     for result in story.results():
         for gpu in result.gpu.split(","):
@@ -311,12 +311,12 @@ def test_no_process_is_left_on_any_node(story):
     until("all processes have ended", lambda: not story.slurm.find(), 60)
 
 
-# ---------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------- refusals
 
 
 @pytest.fixture
 def control(here, tmp_path, monkeypatch):
-    """Give members to a controller until all have ended: what is said, and the outcomes."""
+    """Give members to a controller until all have ended: its messages, and the outcomes."""
 
     monkeypatch.setattr(controllers, "GRACE_S", 0.0)
 
@@ -378,7 +378,7 @@ def test_a_partition_of_other_accounts_is_used_only_by_name(control, here):
 
 def test_what_slurm_refuses_is_its_sentence(control):
     said, words = control([member("one"), member("two")], options={"slurm_gres": "gpu:99"})
-    (message,) = said  # one, of the pack
+    (message,) = said  # that of the pack
     assert "submission refused: " in message
     assert "Requested node configuration is not available" in words["one"] == words["two"]
 

@@ -1,4 +1,4 @@
-"""The PBS that tests talk to: the fake one, or with PBS_TESTS=real the one that is here.
+"""The PBS of the tests: the fake PBS, or with PBS_TESTS=real the one of this machine.
 
 A real one is told by PBS_TESTS_QUEUE (demand), PBS_TESTS_ACCOUNT (none), PBS_TESTS_FILESYSTEMS
 (none) and PBS_TESTS_FOLDER (the directory that the nodes share; the present one) where jobs may run
@@ -39,7 +39,7 @@ def site() -> dict[str, Any]:
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePBS | None]:
-    """A running PBS whose commands are in PATH; None for a real one."""
+    """A running PBS whose commands are in PATH; None for a real PBS."""
     if REAL:
         yield None
         return
@@ -50,7 +50,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePBS
 
 @pytest.fixture
 def fake(cluster: FakePBS | None) -> FakePBS:
-    """The fake PBS: for what a user cannot do to a real one."""
+    """The fake PBS: for failures that a user cannot cause in a real PBS."""
     if cluster is None:
         pytest.skip("what happens here is not done to a real PBS")
     return cluster

@@ -27,7 +27,7 @@ def pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePBS]:
 @pytest.fixture
 def shell(tmp_path: Path):
     def run(line: str, stdin: str = "") -> tuple[str, int]:
-        """What a command line prints on either stream, and its exit code."""
+        """Output of a command line on either stream, and its exit code."""
         done = subprocess.run(
             ["bash", "-c", f"{line} 2>&1"],
             cwd=tmp_path,

@@ -115,7 +115,7 @@ class TestEnds:
             job.result()
         assert job.reason.ending is Ending.CANCELLED
         assert job.state == "CANCELLED"
-        job.cancel()  # of one that has ended is nothing
+        job.cancel()  # those of an ended job are empty
 
     def test_the_walltime_is_named(self, executor: PBSExecutor, folder: Path) -> None:
         executor.update_parameters(walltime="00:00:08", signal_delay_s=0)
@@ -252,7 +252,7 @@ class TestCheckpoints:
         wait_for(has_begun(log))
         job._interrupt()
         wait_for(lambda: (executor.folder / f"{job.job_id}_resubmit").exists())
-        # What a controller leaves that dies between qsub and its note.
+        # State left by a controller that dies between qsub and its note.
         variables = f"SUBMITIT_PBS_JOB_ID={job.job_id},SUBMITIT_PBS_ATTEMPT=1"
         client.submit(job.paths.submission_file, ["-v", variables])
         assert job.result() == 40

@@ -19,7 +19,7 @@ def paths(tmp_path: Path) -> JobPaths:
 
 @pytest.fixture
 def qsub(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, list[str]]]:
-    """What is submitted, instead of qsub."""
+    """Record the submission instead of running qsub."""
     calls: list[tuple[Path, list[str]]] = []
 
     def submit(script: Path, options: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""What qstat prints becomes statuses, whichever of its two forms it uses."""
+"""Output of qstat becomes statuses, in both of its forms."""
 
 from datetime import datetime
 

@@ -39,7 +39,7 @@ def dsv(jobs: dict[str, dict[str, str]]) -> str:
 
 
 def plain(jobs: dict[str, dict[str, str]], width: int = 78) -> str:
-    """`qstat -f`: one line an attribute, long ones folded with a tab."""
+    """`qstat -f`: a line for each attribute, long lines folded with a tab."""
     text = ""
     for job_id, job in jobs.items():
         text += f"Job Id: {job_id}.pbs01\n"

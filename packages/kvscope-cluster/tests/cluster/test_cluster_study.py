@@ -58,7 +58,7 @@ def snakemake(checkout: Checkout, *words: str) -> tuple[int, str]:
 
 @contextmanager
 def watched(checkout: Checkout) -> Iterator[Path]:
-    """What `kvscope status --watch` writes, from the first submission on."""
+    """Output of `kvscope status --watch`, from the first submission on."""
     packs = checkout.path / "results" / "packs"
     until("something is submitted", lambda: list(packs.glob("*/job.json")), PATIENCE_S)
     output = checkout.path / "status.txt"

@@ -38,7 +38,8 @@ print(json.dumps({"code": code, "opened": opened, "heavy": sorted(heavy)}), file
 
 @pytest.fixture
 def results(tmp_path):
-    """Of sixty: 10 ended well, one failed, one was cancelled with its pack, 8 run, 40 wait."""
+    """Results of sixty: 10 ended well, one failed, one was cancelled with its pack, 8 run, 40
+    wait."""
     begun_s = time.time() - 600
     parts = batches.parts(STUDY, COUNT, None)[batches.MEASURED]
     names = [batches.name("many", batches.MEASURED, part, parts) for part in range(parts)]

@@ -1,4 +1,4 @@
-"""`kvscope status` says of a study what runs and what is to be done."""
+"""`kvscope status` of a study: the running experiments, and the next steps."""
 
 from dataclasses import replace
 

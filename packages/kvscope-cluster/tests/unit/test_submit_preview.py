@@ -81,13 +81,13 @@ def words_for(name: str, place: Path) -> list[str]:
 
 
 def scripts(printed: str) -> set[str]:
-    """What a dry run prints between its own lines, which name packs and sum up."""
+    """Scripts that a dry run prints between its own lines, which name packs and sum up."""
     parts = re.split(r"^# (?:pack-|\d+ jobs|\d+ batches).*\n(?:#   .*\n)*", printed, flags=re.M)
     return {PACK.sub("pack", part) for part in parts if part}
 
 
 def submit_once(words: list[str], patch: pytest.MonkeyPatch, look: Submitted) -> set[str]:
-    """Submit, look at what was submitted, and cancel it."""
+    """Submit, read the submitted scripts, and cancel them."""
     found: set[str] = set()
 
     def interrupt(_seconds: float) -> None:

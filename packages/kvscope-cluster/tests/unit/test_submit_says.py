@@ -1,4 +1,4 @@
-"""What `kvscope submit` says is in a file at once, whatever becomes of it."""
+"""Messages of `kvscope submit` are in a file at once, whatever becomes of the command."""
 
 import os
 import subprocess

@@ -78,7 +78,7 @@ def counts(recording: Recording, outputs: dict[str, list[int]]) -> dict[str, Any
 
 
 def by_hand(asked: Experiment, served: list[Request], prompt_only: bool) -> dict[str, Any]:
-    """The same of vLLM's `LLM` with its own scheduler and connector; the worker has no GPU."""
+    """Results of vLLM's `LLM` with its own scheduler and connector; the worker has no GPU."""
     from vllm import LLM, SamplingParams
     from vllm.v1.kv_offload.base import OffloadingWorker
 
@@ -150,7 +150,8 @@ def by_hand(asked: Experiment, served: list[Request], prompt_only: bool) -> dict
 
 
 def both(policy: str, seed: int, blocks: int, shared: int) -> tuple[dict[str, Any], ...]:
-    """By kvscope, by hand, and by kvscope on the modeled device, whose host copies by itself."""
+    """Results by kvscope, by hand, and by kvscope on the modeled device, whose host copies by
+    itself."""
     words = (f"overflow={policy}", f"overflow.host_blocks={HOST_BLOCKS}", "overflow.host_gib=null")
     asked, served = experiment(blocks, *words), requests(seed, shared=shared)
     hand = by_hand(asked, served, prompt_only=policy == "native")

@@ -1,4 +1,4 @@
-"""vLLM's own offloading: what comes of it is what comes of vLLM that is started by hand."""
+"""vLLM's own offloading gives the results of vLLM that is started by hand."""
 
 from typing import Any
 

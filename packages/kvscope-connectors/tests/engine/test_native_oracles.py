@@ -67,7 +67,7 @@ def test_runs_of_native_hold(name: str, runs: dict[str, Records]) -> None:
 
 
 def of(direction: str, change: Change, place: int = 2) -> Forgery:
-    """One row of the jobs of a direction, changed; those that `change` leaves out are gone."""
+    """Jobs with a changed row of a direction; rows that `change` omits are removed."""
 
     def forge(run: Records) -> Records:
         rows = run.jobs

@@ -46,7 +46,7 @@ ALL = CASES | {FULL_HOST: words_of("native", "mixed", 4, 3)}
 
 @dataclass(frozen=True)
 class Made:
-    """What one release made: the run of each case, and the plan of each model."""
+    """Results of a release: the run of each case, and the plan of each model."""
 
     directory: Path
 
@@ -66,7 +66,7 @@ def planned(case: str) -> Experiment:
 
 
 def jobs(made: Made) -> list[str]:
-    """What is to be run, as `scheduled_by` takes it."""
+    """Jobs to run, as `scheduled_by` takes them."""
     files = {case: made.directory / f"{number}.yaml" for number, case in enumerate(ALL)}
     for case, file in files.items():
         file.write_text(dump(planned(case)), encoding="utf-8")

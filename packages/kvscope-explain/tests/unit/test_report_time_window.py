@@ -1,4 +1,4 @@
-"""What the page has of a run over time adds up to the tables, whole and in each bin."""
+"""The page's view of a run over time adds up to the tables, whole and in each bin."""
 
 from copy import copy
 from pathlib import Path

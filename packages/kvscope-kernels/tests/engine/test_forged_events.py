@@ -88,7 +88,7 @@ def test_check_computes_again_what_collect_and_analyse_made_of_it(trace: Trace, 
 def test_every_oracle_applies_to_a_traced_run_and_holds(trace: Trace):
     verdict = judge_flushes(trace.flushes, Judge.of_run(trace.run))
     kept = {found.name: found.state for found in verdicts(READER, verdict) if found.state != HELD}
-    # Of modeled events, and of runs with a prefix cache.
+    # Runs with modeled events, and with a prefix cache.
     assert kept == dict.fromkeys(("kernel_not_filled", "hit_not_in_table"), NOT_APPLICABLE)
     assert verdict["blocks_moved"]["looked"] == len(trace.flushes)
 
@@ -179,7 +179,7 @@ def wrong_block(kind: int) -> Callable[[Trace], dict[int, Found | None]]:
 
 
 def written_beyond_its_end(trace: Trace) -> dict[int, Found | None]:
-    """Two writes of neighbouring blocks by one worker become one, which is too long."""
+    """Two writes of neighbouring blocks by a worker become one write, which is too long."""
     for place, found in enumerate(trace.raw):
         rows = list(zip(*found["events"].values(), strict=True))
         column = {name: at for at, name in enumerate(found["events"])}
@@ -229,5 +229,5 @@ def test_a_forgery_is_noticed(forge: Any, expected: set[str], trace: Trace):
     caught = trace.violated(forge(trace))
     assert expected <= caught
     # Shifted numbers may also leave the cache, and lost events are not those that were counted.
-    # What the events say of time is as it was.
+    # The times of the events do not change.
     assert caught <= expected | {"block_outside_cache", "counts_differ"}

@@ -1,4 +1,4 @@
-"""What warm-up holds the attention kernels against: a plain recomputation, which notices faults."""
+"""Warm-up compares the attention kernels with a plain recomputation, which notices faults."""
 
 from dataclasses import replace
 from typing import Any

@@ -88,14 +88,14 @@ def one_layer(case: Case, mutant: Any, tracer: CpuTracer, layer: int) -> None:
 
 
 def tracing() -> TracingRecord:
-    """What run.json says of tracing, with a clock whose ticks are ns already."""
+    """The part of run.json about tracing, with a clock whose ticks are ns already."""
     readings = [{"ticks": t, "host_ns": t, "uncertainty_ns": 1000} for t in (0, int(ticks()))]
     clock = {"name": "ns", "ns_per_tick": 1.0, "samples": readings}
     return TracingRecord.model_validate({"name": "full", "clock": clock})
 
 
 def batch_of(case: Case, step: int) -> dict[str, Any]:
-    """What the scheduler knows of a batch."""
+    """A batch as the scheduler knows it."""
     rows, size = case.shape.rows, case.shape.block_size
     decodes = {bool(context) and new == 1 for context, new in rows}
     return {
@@ -332,7 +332,7 @@ def requests_permuted() -> Iterator[None]:
 
 @contextmanager
 def kernels_mixed_up() -> Iterator[None]:
-    """A writer that takes the one kernel for the other."""
+    """Tables of a writer that confuses the two kernels."""
     original = CpuTracer.note
 
     def note(self: CpuTracer, layer: int, kernel: str, *instants: int) -> None:

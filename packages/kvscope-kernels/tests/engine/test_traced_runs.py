@@ -17,7 +17,7 @@ MOST_THREADS = 3  # of the random experiments
 
 @pytest.fixture(scope="module")
 def traced(request: pytest.FixtureRequest, warm: Warm) -> list[dict[str, Any]]:
-    """What came of the random experiments."""
+    """Results of the random experiments."""
     first, last = map(int, request.config.getoption("--event-seeds").split("-"))
     models = request.config.getoption("--event-models").split(",")
     return warm.call(trace_all, range(first, last + 1), models, threads=MOST_THREADS)

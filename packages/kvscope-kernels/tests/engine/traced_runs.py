@@ -103,7 +103,7 @@ def run(chosen: Experiment, directory: Path) -> tuple[str, pd.Series]:
 
 
 def compared(seed: int, models: list[str]) -> dict[str, Any]:
-    """One random experiment: traced, untraced, and with plain attention.
+    """A random experiment: traced, untraced, and with plain attention.
 
     Its events, the oracles that are violated, whether every transformer block gave the same bits
     with tracing and without, and the share of requests with the tokens of plain attention.

@@ -11,7 +11,7 @@ LAYER = 3
 
 @dataclass(frozen=True)
 class Case:
-    """A batch: tokens in the cache and new ones of each request, and how the model is made."""
+    """A batch: cached and new tokens of each request, and the settings of the model."""
 
     context: tuple[int, ...]
     queries: tuple[int, ...]
@@ -44,7 +44,8 @@ class Case:
         return expected
 
     def reads(self) -> Counter:
-        """As `writes`, of each read that is due: one a tile of queries that reaches the block."""
+        """Expected reads, in the form of `writes`: a read for each tile of queries that reaches
+        the block."""
         expected: Counter = Counter()
         for row, (before, new) in enumerate(zip(self.context, self.queries, strict=True)):
             for tile in range(0, new, self.tile):
@@ -81,7 +82,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Variant:
-    """One way in which a kernel is compiled, with the sizes of a model."""
+    """A compiled variant of a kernel, with the sizes of a model."""
 
     kernel: str  # 'decode', 'split', 'prefill', 'write one' or 'write many'
     instrument: bool = True

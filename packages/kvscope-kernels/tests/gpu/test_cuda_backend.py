@@ -1,4 +1,4 @@
-"""The CUDA backend serves requests in the real vLLM, and its events tell what was served."""
+"""The CUDA backend serves requests in the real vLLM, and its events match the served requests."""
 
 import importlib.util
 import json
@@ -96,7 +96,7 @@ def test_no_oracle_is_violated(run: dict):
 
 
 def head_of(rows: list[dict], tile: int) -> dict:
-    """What a flush says of its batch."""
+    """The batch that a flush states."""
     phases = ["decode" if row["context"] and row["new"] == 1 else "prefill" for row in rows]
     return {
         **{

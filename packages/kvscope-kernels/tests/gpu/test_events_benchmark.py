@@ -1,4 +1,4 @@
-"""The benchmark for machines with a GPU does what it says, in small, without one."""
+"""The benchmark for machines with a GPU runs without a GPU, in small."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What the GPU is given to run: compiled here for A100 and H100, by the tools in Triton's wheel.
+"""Machine code of the GPU's kernels, compiled for A100 and H100 by the tools in Triton's wheel.
 
 A block's loads must lie between its stamps in the machine code, whatever a compiler may reorder,
 and a kernel that records nothing must have no trace of recording.

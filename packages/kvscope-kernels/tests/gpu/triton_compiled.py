@@ -56,7 +56,7 @@ def compiled(variant: Variant) -> Compiled:
     for n, name in enumerate(kernel.arg_names):
         kind = f"*{variant.dtype}" if name in DATA else TYPES.get(name, "i64")
         signature[name] = "constexpr" if name in constants else kind
-        # As at run time: tensors begin at multiples of 16 bytes, and so do their rows.
+        # The alignment at run time: tensors begin at multiples of 16 bytes, and so do their rows.
         if kind.startswith("*") or name.split("_")[0] in (*DATA, "table"):
             hints[(n,)] = [["tt.divisibility", 16]]
     values = {(kernel.arg_names.index(name),): value for name, value in constants.items()}

@@ -1,4 +1,4 @@
-"""What runs inside Triton's interpreter: see `triton_process`."""
+"""Functions that run inside Triton's interpreter: see `triton_process`."""
 
 from dataclasses import dataclass, replace
 
@@ -19,7 +19,7 @@ GUARD = 64  # rows after the buffers' ends
 
 @dataclass
 class Outcome:
-    """What the kernels left behind."""
+    """Results of the kernels."""
 
     output: np.ndarray  # (tokens, heads, head size)
     expected: np.ndarray  # the same by PyTorch
@@ -55,7 +55,7 @@ class Model:
         cache = torch.full((len(order), *shape, 2 * case.head_size), torch.nan, dtype=dtype)
         self.cache = cache if case.heads_first else cache.transpose(1, 2)
         tokens = int(self.starts[-1])
-        # As vLLM has them: parts of one tensor, of which a rotation may have made K anew.
+        # The layout in vLLM: parts of one tensor, of which a rotation may have made K anew.
         self.sizes = [case.heads, case.kv_heads, case.kv_heads]
         self.all_heads = tensor(tokens, sum(self.sizes), case.head_size)
         self.query, key, self.value = self.all_heads.split(self.sizes, dim=1)
@@ -84,7 +84,7 @@ class Model:
         return int(self.table[row, position // size]), position % size
 
     def attended(self) -> torch.Tensor:
-        """The same by PyTorch, in float32; of the cache it takes what was there before."""
+        """Attention by PyTorch, in float32, with the earlier contents of the cache."""
         size, group = self.case.head_size, self.case.heads // self.case.kv_heads
         parts = []
         for row, length in enumerate(self.lengths):
@@ -169,6 +169,6 @@ def overflowing(case: Case, capacity: int) -> Outcome:
 
 
 def timer() -> tuple[float, ClockSample]:
-    """The step of the timer, here one that counts its readings, and a sample of it."""
+    """The step of the timer, which counts its readings here, and a sample of it."""
     clock = CudaClock("cpu")
     return clock.resolution_ns(1), clock.sample()

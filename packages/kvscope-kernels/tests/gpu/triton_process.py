@@ -14,6 +14,6 @@ def interpret() -> None:
 
 
 def call(name: str, *arguments: Any) -> Any:
-    """What a function of `triton_interpreted` returns there."""
+    """Return value of a function of `triton_interpreted`, called in that process."""
     module = importlib.import_module("triton_interpreted")
     return getattr(module, name)(*arguments)

@@ -1,4 +1,4 @@
-"""What kvscope's own unit tests share."""
+"""Fixtures of kvscope's own unit tests."""
 
 from tests.unit.conftest import composed_once, fakes_have_names
 

@@ -27,7 +27,7 @@ PASSES = pd.DataFrame({"step": [0, 1], "duration_s": [400e-9, 600e-9]})
 
 
 def event(step, kind, position, start, end, **more):
-    """One access; by default of request '0' in layer 0 by head 0, block number 10 + position."""
+    """An access; by default of request '0' in layer 0 by head 0, block number 10 + position."""
     row = {"repeat": 0, "step": step, "layer": 0, "request_id": "0", "phase": "decode"}
     row |= {"kind": kind, "kv_head": 0, "block": 10 + position, "block_position": position}
     row |= {"offset_tokens": 0, "tokens": 4, "start_ns": start, "end_ns": end, "worker": 0}

@@ -1,4 +1,4 @@
-"""What the raw records of a run hold is in its tables and metrics: none lost, added or shortened.
+"""All raw records of a run are in its tables and metrics: none is lost, added or shortened.
 
 The raw file is read by the tests themselves, and metrics are computed by loops over its events, so
 that nothing of collect or analyse judges itself.

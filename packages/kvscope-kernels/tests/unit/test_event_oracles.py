@@ -1,4 +1,4 @@
-"""Oracles accept what a correct engine records, whatever the batch, and name what is wrong."""
+"""Oracles accept the records of a correct engine, whatever the batch, and name faults."""
 
 import copy
 from collections.abc import Callable
@@ -126,7 +126,7 @@ def test_an_older_account_tells_what_it_knows() -> None:
 
 
 def edited(found: Found, edit: Callable[[list[list[int]], Found], None]) -> Found:
-    """The flush with its events edited as a list of rows; segments count what is left of theirs."""
+    """The flush with its events edited as a list of rows; segments count their remaining events."""
     found = copy.deepcopy(found)
     rows = [list(row) for row in zip(*(found["events"][name] for name in COLUMNS), strict=True)]
     owners = [i for i, n in enumerate(found["segments"]["events"]) for _ in range(n)]
@@ -178,7 +178,7 @@ def is_kind(*kinds: int) -> Callable[[list[int]], bool]:
 
 
 def repeat_first(kind: int) -> Callable[[Found], Found]:
-    """The same access twice, the second one right after the first."""
+    """Repeat the first access right after itself."""
 
     def edit(rows: list[list[int]], found: Found) -> None:
         place = next(i for i, row in enumerate(rows) if row[0] == kind)
@@ -241,7 +241,7 @@ def drop_some(found: Found) -> Found:
 
 
 def longer(found: Found) -> Found:
-    """The batch has one token more than the kernel was told of: off by one in its last block."""
+    """The batch has a token more than the kernel was told: off by one in its last block."""
     found = copy.deepcopy(found)
     found["context_tokens"][1] += 1
     return found
@@ -416,7 +416,7 @@ def test_a_block_has_one_owner() -> None:
 
 
 def shares_a_block() -> Found:
-    """MIXED, in which the second request has the first block of the first one."""
+    """MIXED, in which the second request has the first block of the first request."""
     found = MIXED.flush()
     shared = found["block_table"][0][0]
     instead, found["block_table"][1][0] = found["block_table"][1][0], shared
@@ -425,7 +425,7 @@ def shares_a_block() -> Found:
 
 
 def found_blocks(*rows: tuple[str, int, int, int], **preempted: list[int]) -> FoundBlocks:
-    """Of these (request, step, block, position)."""
+    """Found blocks with these (request, step, block, position)."""
     hits = pd.DataFrame(rows, columns=["request_id", "step", "block", "block_position"])
     lost = {(0, request): steps for request, steps in preempted.items()}
     return FoundBlocks(hits.assign(repeat=0), lost)
@@ -459,7 +459,7 @@ def test_a_preempted_request_has_lost_what_it_found() -> None:
 
 
 def test_no_write_goes_on_beyond_its_block() -> None:
-    """What two writes put into two blocks, one says to have put into the first."""
+    """A write claims to have put into the first block what two writes put into two blocks."""
 
     def joined(rows: list[list[int]], found: Found) -> None:
         for kind in (K_WRITE, V_WRITE):

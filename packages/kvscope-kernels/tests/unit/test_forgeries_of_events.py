@@ -39,7 +39,7 @@ SECOND = 1_000_000_000
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One traced run, collected and analysed; and what both stages write of it, in again/."""
+    """A traced run, collected and analysed, and the files of both stages, in again/."""
     return write_results(tmp_path_factory.mktemp("results"), record_events)
 
 

@@ -1,4 +1,4 @@
-"""What a plan says that KV events need on a GPU."""
+"""Needs of KV events on a GPU in a plan."""
 
 import json
 from typing import Any

@@ -81,7 +81,7 @@ def batches_of_a_run(gpu: bool = False) -> list[Found]:
 
 
 def rows_of(found: Found) -> list[dict[str, Any]]:
-    """The rows of a CPU's flush on a clock of nanoseconds, worked out one by one."""
+    """The rows of a CPU's flush on a clock of nanoseconds, computed record by record."""
     segments, events = found["segments"], found["events"]
     workers = [
         w for w, n in zip(segments["worker"], segments["events"], strict=True) for _ in range(n)
@@ -289,7 +289,7 @@ def test_events_that_the_segments_do_not_count_are_told(tmp_path: Path) -> None:
 def test_a_record_that_no_event_has_is_left_out_and_counted(
     tmp_path: Path, name: str, value: int
 ) -> None:
-    """As where a kernel left memory unwritten: its run is not valid, and the others are there."""
+    """A kernel left memory unwritten: its run is not valid, and the other records remain."""
     found = Batch([(20, 1)]).flush()
     found["events"][name][1] = value
     (flush,) = read_flushes(write_flushes(tmp_path / KERNEL_EVENTS, [found]))
@@ -335,7 +335,7 @@ def traced_run(folder: Path, flushes: list[Found], **record: Any) -> Path:
 
 
 def faults(run: Path) -> list[str]:
-    """What check finds in such a run, besides that it has no settings."""
+    """Complaints of check about such a run, except that it has no settings."""
     return [c for c in check_run(run) if "experiment.yaml" not in c]
 
 

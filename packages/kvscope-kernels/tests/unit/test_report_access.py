@@ -1,4 +1,4 @@
-"""Figures, page and Perfetto trace of KV events: what is shown is what the tables hold."""
+"""Figures, page and Perfetto trace of KV events show the contents of the tables."""
 
 from collections import Counter
 from dataclasses import replace
@@ -107,7 +107,7 @@ def test_idle_times_are_drawn_as_they_are_distributed(study, run, events):
     for x, y in list(zip(line["x"], line["y"], strict=True))[1::50]:
         assert y <= 100 * (idle <= x + 1e-6).mean() + 1e-3
         assert y >= 100 * (idle < x - 1e-6).mean() - 1e-3
-    everything = 82 * 4 + 3  # all other blocks of all layers, and new ones
+    everything = 82 * 4 + 3  # all other blocks of all layers, and new blocks
     assert data["cell1"]["x"].iloc[-1] == everything
 
 

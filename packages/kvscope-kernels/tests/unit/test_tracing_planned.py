@@ -1,4 +1,4 @@
-"""Where KV events cannot be traced."""
+"""Experiments whose KV events cannot be traced."""
 
 from pathlib import Path
 

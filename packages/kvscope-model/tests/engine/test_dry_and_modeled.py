@@ -10,7 +10,7 @@ from tests.warm import Warm
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
-# What happens on it does not depend on how long it takes, as all requests are there at once.
+# All requests arrive at once, so decisions on it do not depend on durations.
 MODELED = (
     *("device=modeled", "device.kernels=vllm", "cache.admission=vllm", "cache.watermark=0"),
     *("cache.layout=by_layer", "profiler=none"),

@@ -1,4 +1,4 @@
-"""What models of other families keep in a cache, by the configuration, is what vLLM plans."""
+"""By the configuration, models of other families keep in a cache what vLLM plans."""
 
 import json
 from dataclasses import asdict
@@ -55,6 +55,6 @@ def test_what_layers_keep_is_what_vllm_plans(name: str, dtype: str, tmp_path: Pa
 
 
 def shape(group: dict[str, Any]) -> list[str]:
-    """What a KV group is, as text; vLLM's states are blocks of the longest request."""
+    """A KV group as text; vLLM's states are blocks of the longest request."""
     left_out = {"block_tokens"} if group["state"] else set()
     return sorted(str(pair) for pair in group.items() if pair[0] not in left_out)

@@ -332,7 +332,7 @@ def test_adaptive_takes_what_is_possible_and_records_what_it_expected(run: Runne
     lengths = ("workload.max_tokens=192", "repeats=1", "warmup=0")
     mixture = run(*words, *lengths, f"device.constants={{{MIXED_COPIES['per block']}}}")
     assert set(mixture.records.preemptions["policy"]) == {"recompute", "swap", "activation"}
-    # By the device's own numbers, copies cost what was predicted.
+    # By the device's own constants, copies cost what was predicted.
     back = mixture.records.preemptions.query("event == 'resume' and policy != 'recompute'")
     assert back["cost_s"].to_numpy() == pytest.approx(back["predicted_s"].to_numpy())
 

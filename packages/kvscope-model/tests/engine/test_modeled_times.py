@@ -85,17 +85,17 @@ def modeled(warm: Warm) -> Any:
 
 
 def computed_s(steps: pd.DataFrame) -> pd.Series:
-    """Of each pass, without what it moves."""
+    """Time of each pass without its copies."""
     return LAYERS * LAUNCH_S + steps["requests"] * (REQUEST_S + VOCABULARY * ENTRY_S)
 
 
 def copied_s(copies: int, moved_bytes: int, memory: str, way: str) -> float:
-    """Of equal copies, one after the other."""
+    """Time of equal copies, one after the other."""
     return copies * max(ISSUE_S, COPY_S[memory] + moved_bytes / copies / RATE[memory, way])
 
 
 def moved_s(run: SimpleNamespace) -> pd.Series:
-    """Of each pass, what is copied and rebuilt before it."""
+    """Time before each pass for copying and rebuilding."""
     rows = run.transfers[run.transfers["request_id"].notna()]
     spent = rows[["copy_s", "rebuild_s"]].astype(float).sum(axis=1).groupby(rows["step"]).sum()
     return spent.reindex(run.steps["step"], fill_value=0.0)
@@ -162,7 +162,7 @@ def test_a_decoding_request_is_saved_in_one_copy_a_pass(modeled):
 
 @pytest.mark.parametrize("memory", ["pinned", "pageable"])
 def test_what_is_saved_occupies_the_link_behind_the_next_passes(modeled, memory: str):
-    """What is moved waits for a busy link; the host waits for copies to pageable memory."""
+    """Copies wait for a busy link; the host waits for copies to pageable memory."""
     run = modeled(
         *("overflow=activation", POOL, f"overflow.host_memory={memory}"),
         pinned_out_bytes_per_s=1e6,  # a token takes most of a pass
@@ -188,7 +188,7 @@ def test_what_is_saved_occupies_the_link_behind_the_next_passes(modeled, memory:
 
 
 def swapped_behind_saves(way: str) -> tuple[int, int]:
-    """When a block is copied that is ordered at 0, and the clock then, in nanoseconds.
+    """Time at which a block ordered at 0 is copied, and the clock then, in nanoseconds.
 
     The link takes 5 ms for what was saved, the copy 1 ms.
     """
@@ -208,7 +208,7 @@ def swapped_behind_saves(way: str) -> tuple[int, int]:
 
 @pytest.mark.parametrize("way", ["out", "into"])
 def test_a_swapped_block_waits_for_what_was_saved_too(warm: Warm, way: str):
-    """As under `adaptive`, which swaps some victims and keeps the activations of others."""
+    """`adaptive` does so: it swaps some victims and keeps the activations of others."""
     assert warm.call(swapped_behind_saves, way) == (5_000_000, 6_000_000)
 
 
@@ -222,7 +222,7 @@ def actions(run: SimpleNamespace) -> set[str]:
 
 
 def test_adaptive_swaps_where_copies_are_cheap_and_there_is_room(modeled):
-    """Of the launches of a pass, rebuilding has 0.4, and copies have none."""
+    """Rebuilding has 0.4 of the launches of a pass, copies have none."""
     free = {**FAST, "copy_issue_s": 1e-8}
     ample = modeled("overflow=adaptive", POOL, **free)
     assert actions(ample) == {"swap"}
@@ -242,7 +242,7 @@ def test_adaptive_recomputes_where_copies_are_slow(modeled):
 
 
 def test_adaptive_saves_the_requests_that_will_be_preempted_and_no_other(modeled):
-    """By the order in which vLLM preempts, all it needs to know is there when a request begins."""
+    """vLLM's order of preemption is known when a request begins."""
     run = modeled("overflow=adaptive", POOL, pinned_copy_s=1e-4)  # of a block, K and V have eight
     assert actions(run) == {"activation"}
     lost = run.preemptions.query("event == 'preempt'")

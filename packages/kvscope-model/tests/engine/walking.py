@@ -26,7 +26,7 @@ def unsaid(walks: list[Walk], admission: str) -> list[str]:
 
 
 def _fault(walk: Walk, admission: str, found: dict[str, Records]) -> str:
-    """What is wrong; '' if a context tells the two apart, or each refuses or says it."""
+    """Complaint; '' if a context tells the two apart, or each refuses or reports it."""
     unsaid_with = ""
     for context in walk.contexts:
         words = [f"cache.admission={admission}", *context.split()]

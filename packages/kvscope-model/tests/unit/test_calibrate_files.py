@@ -55,7 +55,7 @@ def test_where_it_cannot_write_it_fails_and_leaves_nothing(
 def test_what_is_no_regular_file_is_not_replaced_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As root replaces /dev/full by a file, and a full disk looks like an empty one."""
+    """Root would replace /dev/full by a file, and a full disk looks like an empty one."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     monkeypatch.setattr(calibrate, "published_times", lambda: PUBLISHED)

@@ -1,4 +1,4 @@
-"""The GPUs that are modeled are those that plans know."""
+"""The modeled GPUs are the GPUs that plans know."""
 
 import pytest
 
@@ -13,5 +13,5 @@ def test_the_gpus_are_those_that_can_be_modeled() -> None:
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_the_memory_is_that_of_the_chips(gpu: str) -> None:
-    """Of the vendor's number and of what the card says, a plan knows the larger one."""
+    """A plan takes the larger of the vendor's number and the card's own."""
     assert 0.93 * memory_bytes(gpu) < hardware.read(gpu).memory_bytes <= memory_bytes(gpu)

@@ -1,4 +1,4 @@
-"""What `kvscope bytes` makes of a plan: bytes, FLOPs, and where swap and recompute cross."""
+"""Results of `kvscope bytes` for a plan: bytes, FLOPs, and where swap and recompute cross."""
 
 import json
 from dataclasses import replace

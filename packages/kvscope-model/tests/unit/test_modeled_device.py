@@ -1,4 +1,4 @@
-"""The device `modeled` in the plan: the defaults that it sets, and what is in its id."""
+"""The device `modeled` in the plan: the defaults that it sets, and the contents of its id."""
 
 import json
 from pathlib import Path

@@ -1,9 +1,9 @@
-"""Which metrics have the interval that the uncertainty of a modeled device's numbers gives."""
+"""Metrics that have an interval from the uncertainty of a modeled device's constants."""
 
 from kvscope.metrics.measure import is_of_time
 from kvscope.metrics.registry import all_metrics
 
-# Of throughputs, means over requests and what overflow costs; not of percentiles and counts.
+# Throughputs, means over requests and costs of overflow; not percentiles and counts.
 EXPECTED = {
     *("makespan_s", "ttft_mean_s", "latency_mean_s"),
     *(

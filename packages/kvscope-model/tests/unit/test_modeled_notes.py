@@ -1,4 +1,4 @@
-"""What a plan says of keys that change nothing on the modeled device."""
+"""Notes of a plan on keys that change nothing on the modeled device."""
 
 from pathlib import Path
 

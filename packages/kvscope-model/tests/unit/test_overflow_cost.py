@@ -1,4 +1,4 @@
-"""What a victim's blocks cost to copy, to fetch and to rebuild."""
+"""Costs of copying, fetching and rebuilding a victim's blocks."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What another package adds to kvscope-model, and where that stands on kvscope's checklist."""
+"""Additions of a package to kvscope-model, and their place on kvscope's checklist."""
 
 from pathlib import Path
 

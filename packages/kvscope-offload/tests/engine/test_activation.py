@@ -1,4 +1,4 @@
-"""What `activation` and `adaptive` record, and that their victims' outputs stay the same."""
+"""Records of `activation` and `adaptive`; their victims' outputs stay the same."""
 
 import pytest
 

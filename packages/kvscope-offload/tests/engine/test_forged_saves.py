@@ -30,7 +30,7 @@ def run(warm: Warm) -> Records:
 
 
 def save(change: Change, place: int = 7) -> Forgery:
-    """One of the copies that save activations, changed; it is gone if `change` leaves it out."""
+    """Copies with a changed one among those that save activations, or without it."""
 
     def forge(run: Records) -> Records:
         rows = run.transfers

@@ -32,7 +32,8 @@ HOST: dict[str, Any] = {"host_gib": 1.0}
 
 
 class WithIds(Hybrid):
-    """What `hybrid` keeps where rebuilding is fast: ids of a prefix, activations of the rest."""
+    """Contents that `hybrid` keeps if rebuilding is fast: ids of a prefix, activations of the
+    rest."""
 
     kept: ClassVar[Split] = Split(activation=0.6, token=0.4)
 
@@ -65,7 +66,7 @@ MODELS: dict[str, tuple[Any, int]] = {
     "llama": ("llama", 4),
     "llama, grouped": ("llama", 2),
 }
-# Shorter than a block, as long as one, over several; generation crosses blocks and ends raggedly.
+# Shorter than a block, of a block, over several; generation crosses blocks and ends raggedly.
 LENGTHS = ((53, 6), (16, 9), (5, 14), (33, 1))
 
 
@@ -249,7 +250,7 @@ def test_lanes_that_overlap_change_no_token(policy):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_in_tiles_every_policy_gives_the_bits_of_kv_only(name, monkeypatch):
-    """Rebuilt and recomputed K and V are those that were stored, whoever else is in the batch."""
+    """Rebuilt and recomputed K and V equal the stored ones, whatever else is in the batch."""
     from kvscope_offload.architecture import Architecture
 
     logits, plain = {}, Architecture.logits

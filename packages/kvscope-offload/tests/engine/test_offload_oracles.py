@@ -80,7 +80,7 @@ def test_the_first_repeat_begins_after_the_warm_up(run: Records) -> None:
 
 
 def places(value: Any, above: str) -> Iterator[str]:
-    """Where the values of a fact are, by their keys with dots."""
+    """Paths to the values of a fact, by their keys with dots."""
     if not isinstance(value, dict | list):
         yield above
         return

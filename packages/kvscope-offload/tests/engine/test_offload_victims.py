@@ -26,7 +26,7 @@ WAITED = "first", "chunked", "native"
 
 
 def marks(victim: str, batching: str, action: str) -> list[pytest.MarkDecorator]:
-    """One action for each victim and batching is not exhaustive, and WAITED."""
+    """An action for each victim and batching is not exhaustive, and WAITED."""
     if (victim, batching, action) == WAITED:
         return []
     places = VICTIMS.index(victim), [*BATCHING].index(batching), [*ACTIONS].index(action)

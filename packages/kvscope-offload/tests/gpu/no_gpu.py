@@ -31,7 +31,7 @@ class PlainTorch:
 
 
 def pinned(tensor: Any) -> Any:
-    """The same tensor, marked as pinned."""
+    """The tensor, marked as pinned."""
     tensor.is_pinned = lambda: True
     return tensor
 

@@ -77,7 +77,7 @@ def planned(*overrides: str) -> Experiment:
 
 
 def kvscopes(experiment: Experiment) -> Generated:
-    """What kvscope's engine gives in float32 with the weights of float16."""
+    """Results of kvscope's engine in float32 with the weights of float16."""
     model = experiment.model.model_copy(update={"dtype": "float32"})
     drawn = weights(experiment.seed, torch.float16)
     engine = TensorEngine(
@@ -96,7 +96,7 @@ def kvscopes(experiment: Experiment) -> Generated:
 
 
 def run(driver: Any, experiment: Experiment, directory: Path, *rows: str) -> dict[str, Any]:
-    """What the driver writes."""
+    """Output of the driver."""
     file = directory / "experiment.yaml"
     file.write_text(dump(experiment))
     assert driver.main([str(file), "--out", str(directory), "--rows", *rows]) == 0

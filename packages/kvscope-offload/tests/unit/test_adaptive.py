@@ -55,7 +55,7 @@ def test_a_victim_of_a_full_pool_is_recomputed(policy: Adaptive):
 
 
 def test_a_few_tokens_are_computed_in_a_pass_that_reads_the_weights_anyway():
-    """Where requests share passes: copies of whole blocks cost more than a few products."""
+    """Requests share passes: copies of whole blocks cost more than a few products."""
     small = victim(2, room=True, activations=True)
     words = ("model=yarn-llama-2-7b", "cache.gib=6", "cache.block_size=64")
     assert prepared(*words, "batching=mixed").action(small) == RECOMPUTE
@@ -63,7 +63,8 @@ def test_a_few_tokens_are_computed_in_a_pass_that_reads_the_weights_anyway():
 
 
 def outlook(prompt: int, most: int, *lost: int, room: bool = True) -> Outlook:
-    """Of a request that is preempted with these tokens, with or without room for activations."""
+    """Outlook of a request that is preempted with these tokens, with or without room for
+    activations."""
     victims = (victim(tokens, beside=3, room=True, activations=room) for tokens in lost)
     return Outlook(Growth(prompt, most), tuple(victims))
 

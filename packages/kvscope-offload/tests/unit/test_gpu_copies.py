@@ -1,4 +1,4 @@
-"""What activations need of a GPU's memory, beside the cache."""
+"""GPU memory that activations need beside the cache."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.unit.test_plan_gpu import memory, planned
 
 
 def test_activations_of_a_pass_are_gathered_twice() -> None:
-    """Of a pass of 4096 tokens, 4 layers of 256 numbers of 4 bytes."""
+    """A pass of 4096 tokens has 4 layers of 256 numbers of 4 bytes."""
     words = ("model=tiny-llama", "engine.max_model_len=1024", "overflow=activation")
     assert memory(*words).copy_bytes == 2 * 4096 * 4 * 256 * 4
 

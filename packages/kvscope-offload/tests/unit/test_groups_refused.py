@@ -1,4 +1,4 @@
-"""Which policies need a model whose layers are one KV group."""
+"""Policies that need a model whose layers are one KV group."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The offload engine as a device: which settings a policy takes, and what is refused."""
+"""The offload engine as a device: settings of its policies, and refusals."""
 
 import subprocess
 import sys
@@ -155,7 +155,8 @@ KEPT = {
 @pytest.mark.parametrize("model", KEPT)
 @pytest.mark.parametrize("policy", ["kv_only", "act_only"])
 def test_the_context_takes_the_bytes_of_what_is_kept_of_it(model, policy, tmp_path):
-    """Of a multi-head model activations take half of K and V, of this grouped one twice."""
+    """Activations take half the bytes of K and V in a multi-head model, twice in this grouped
+    model."""
     passes = served(
         tmp_path, modeled(f"device.policy={policy}", f"model={model}", "cache.blocks=256")
     )

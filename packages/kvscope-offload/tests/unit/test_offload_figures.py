@@ -1,4 +1,4 @@
-"""The figures of the offload engine: each draws marks, and what is drawn is what runs said."""
+"""The figures of the offload engine: each draws marks, by the records of runs."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +18,8 @@ FIGURES = ("offload_pipeline", "offload_published", "offload_shares")
 
 
 def facts(share: float) -> dict[str, Any]:
-    """What run.json says of the offload engine: a prediction, and a pass of two mini-batches."""
+    """The part of run.json about the offload engine: a prediction, and a pass of two
+    mini-batches."""
     jobs = [("link", "load", 0.0), ("device", "compute", 0.1), ("back", "store", 0.2)]
     intervals = [
         {

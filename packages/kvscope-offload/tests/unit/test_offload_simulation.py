@@ -98,7 +98,7 @@ def test_ids_below_activations_gain_what_the_closed_form_says(rho, gain):
 
 
 def test_baselines_have_balanced_minibatches_too():
-    """Of requests on the device and on the host; FlexGen takes them in order."""
+    """Requests are on the device and on the host; FlexGen takes them in order."""
     seconds = {}
     for balanced in (True, False):
         policy = host(ActOnly, weights="resident", device_gib=0.1)
@@ -249,7 +249,8 @@ def test_a_host_without_room_for_the_best_share_gets_one_that_fits():
 
 
 def test_a_host_that_has_room_for_few_shares_alone_gets_one_of_them():
-    """Ids of most prompts, but activations of what is generated: K and V of that do not fit."""
+    """Most prompts are kept as ids, but generated tokens as activations: their K and V do not
+    fit."""
     policy, lengths = host(Hybrid, weights="resident"), ((31, 16), (20, 16))
     made = generation(policy, lengths=lengths, flops_per_s=5e15)
     one_block = policy.model_copy(update={"host_gib": made.block_bytes(Content.KV) / 2**30})
@@ -381,7 +382,7 @@ def test_the_share_of_blocks_is_the_share_wanted(share):
 
 @pytest.mark.parametrize("split", [Split(0.6, 0.4), Split(0.3, 0.4), Split(0.0, 0.4)])
 def test_of_all_blocks_that_are_no_ids_activations_keep_their_share(split):
-    """Ids are of prompts alone: of what is generated there are more activations, or K and V."""
+    """Only prompts have ids: among generated tokens there are more activations, or K and V."""
     cost = CostModel.of_rates(opt(256), **RTX_4090)
     lengths = [Length(160, 60)] * 8
     made = Generation(host(Hybrid), cost, LAYERS, BLOCK, lengths, known=split)
@@ -394,7 +395,7 @@ def test_of_all_blocks_that_are_no_ids_activations_keep_their_share(split):
 
 
 def test_a_cache_that_does_not_fit_is_refused_in_words():
-    """The keys are those of the configuration."""
+    """The message has the keys of the configuration."""
     with pytest.raises(BadInput, match=r"device.device_gib \(0.001\) is .* small for 16 requests"):
         generation(GpuKv(name="gpu_kv", device_gib=1e-3))
     with pytest.raises(BadInput, match=r"cache.blocks gives the host 0.001 GiB, but one request"):

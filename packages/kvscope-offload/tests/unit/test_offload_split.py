@@ -1,4 +1,4 @@
-"""What to keep of the context: the closed form against a linear program and a brute force."""
+"""The shares of the context: the closed form against a linear program and a brute force."""
 
 import numpy as np
 import pytest

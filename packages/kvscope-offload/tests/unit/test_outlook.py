@@ -81,7 +81,7 @@ def test_no_more_resume_than_requests_may_run_beside_those_that_go_on():
 
 
 def by_0_4_2(ahead: list[Growth], tokens: int, block_size: int, blocks: int, watermark: int) -> int:
-    """How often a victim is preempted again until it goes on, or has to wait: a simulation."""
+    """Preemptions of a victim until it goes on or has to wait: a simulation."""
     again, holds = 0, 0
     for _ in range(10 * block_size):
         ahead = [one.after(1) for one in ahead if one.tokens < one.most]
@@ -114,7 +114,7 @@ def test_a_victim_is_preempted_at_once_as_often_as_by_the_rules_of_0_4_2(
 
 
 def test_a_victim_takes_the_last_block_until_another_needs_it():
-    """One ahead has 1 of 8 tokens of a block; every second pass it has one more."""
+    """A request ahead has 1 of 8 tokens of a block, and one more in every second pass."""
     assert preempted_again([Growth(1, 99)], 7, 8, 2, 0) == 1  # then its own ninth token needs two
     assert preempted_again([Growth(1, 99)], 1, 8, 2, 0) == 4
     assert preempted_again([Growth(1, 99)], 1, 8, 2, 1) == 0

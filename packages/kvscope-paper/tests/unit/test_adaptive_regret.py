@@ -1,4 +1,4 @@
-"""How far `adaptive` is from the best single policy: only otherwise equal experiments count."""
+"""Regret of `adaptive` against the best single policy: only otherwise equal experiments count."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -222,7 +222,7 @@ def test_copies_are_what_their_passes_took_beyond_the_decode_around_them():
 
 def test_new_prompts_in_a_pass_that_recomputes_get_their_share_by_requests():
     rows = pd.DataFrame(0.0, index=range(2), columns=engine(swaps=False).rows.columns)
-    # One request comes back and one is new: 80 tokens and two sampled ones in 0.1 s.
+    # One request comes back and another is new: 80 tokens and two sampled tokens in 0.1 s.
     rows.loc[1] = {"elapsed_ms": 100, "throughput": 820, "running": 2, "left": 2, "resumed": 1}
     rows = rows.fillna(0)
     step = steps_of(rows).loc[0]

@@ -59,7 +59,7 @@ def imported(path: Path) -> None:
         raise
     for name in ("steps", "preemptions", "transfers"):
         frame = tables.read(tables.TABLES[name], run / f"{name}.parquet")
-        beyond = ["copy_s"]  # of what was due, and so below 0 at times
+        beyond = ["copy_s"]  # relative to the due time, and so below 0 at times
         numbers = frame.select_dtypes("number").drop(columns=beyond, errors="ignore")
         assert not (numbers < 0).any(axis=None)
     read_run(run)

@@ -87,7 +87,7 @@ FITTED = left_out_errors([])
 
 
 def test_fitted_figures_have_the_errors_of_fits_without_them() -> None:
-    """They are those that are shipped, whatever ours are; 4a and 8a have none."""
+    """These errors are the shipped ones, whatever this study's are; 4a and 8a have none."""
     assert left_out_errors(times("3a", "3c", "4a", "8a", factor=1.5)) == FITTED
     assert FITTED.keys() == {"3a", "3c"}
     for figure, own in FITTED.items():
@@ -107,7 +107,7 @@ def test_other_figures_have_their_own_errors_each_value_once() -> None:
     [("abstract 3a", A100), ("abstract 3b", A100), ("8b", "cuda"), ("8b", "modeled h100")],
 )
 def test_what_the_model_cannot_predict_makes_no_errors(figure: str, device: str) -> None:
-    """Experiments whose settings were not published, measured ones, other hardware."""
+    """Experiments whose settings were not published, measured experiments, other hardware."""
     assert left_out_errors(times(figure, device=device)) == FITTED
 
 

@@ -38,7 +38,7 @@ SECTIONS = (
     *("VI-C", "VI-C, key observations", "VI-C, use of the cache"),
     *("abstract III-B (poster, Figures 2 to 5)", "abstract III-C (poster, Figure 6)"),
 )
-# Those of the figures without published values come between the others.
+# Claims of the figures without published values come between the others.
 FIGURES = (
     *("3a", "3b", "3c", "4a", "4b", "4c", "5", "6a", "6b", "7", "8a", "8b", "9", "10a", "10b"),
     *("11a", "11b", "11c", "abstract 2a", "abstract 2b", "abstract 3a", "abstract 3b"),
@@ -56,7 +56,7 @@ def values_of(change=lambda point: point.value, wanted=lambda point: True) -> Va
 
 
 AS_PUBLISHED = values_of()
-# Those that values alone, without their runs, decide.
+# Claims that values alone, without their runs, decide.
 DECIDED = [claim for claim in CLAIMS if claim.ours(AS_PUBLISHED).verdict != UNKNOWN]
 
 

@@ -56,7 +56,8 @@ def test_counts_agree_if_equal_and_times_as_closely_as_repeats_do(factor, unit, 
 
 
 def test_a_throughput_and_its_time_agree_alike():
-    """Of 100 tokens: the paper's in 2 s, ours in a little less than the limit's multiple of it."""
+    """100 tokens take 2 s in the paper, and here a little less than the limit's multiple of
+    that."""
     time = replace(POINT, value=2.0)
     rate = replace(POINT, value=50.0)
     for factor in (LIMIT * 0.999, LIMIT * 1.001):

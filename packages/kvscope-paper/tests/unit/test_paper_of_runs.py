@@ -47,7 +47,7 @@ def traced(tmp_path_factory) -> StudyData:
     return load([str(results / "experiments" / "traced")], results)
 
 
-# What stays of a series
+# Columns of a series that are compared
 
 
 @given(SERIES, st.integers(1, 50))

@@ -73,7 +73,7 @@ def test_every_figure_of_the_paper_is_laid_out_in_its_order():
 
 
 def test_a_figure_of_runs_shows_experiments_of_the_study():
-    """Of each policy one; of Figure 6b the only one."""
+    """It shows one experiment for each policy, and for Figure 6b the only one."""
     planned = expand("paper", ["device=modeled"], ROOT / "config").experiments
     shown = {
         one.figure: [
@@ -130,7 +130,7 @@ def test_what_the_paper_s_figure_does_not_show_has_a_drawing_of_its_own(figure):
 
 
 def test_a_series_has_one_colour_in_all_figures():
-    """Of every figure in which its group stands."""
+    """This holds in every figure that has the series' group."""
     seen: dict[str, set[str]] = {}
     for drawings in drawn().values():
         for drawing in drawings:
@@ -194,7 +194,7 @@ def test_a_published_bar_is_drawn_once_beside_two_devices():
 
 @pytest.mark.thorough
 def test_a_figure_shows_what_there_is():
-    """Of each figure the first value alone, without any on the right axis."""
+    """Only the first value of each figure is given, and none on the right axis."""
     first = {one.point.table.figure: one for one in reversed(FOUND)}
     drawn_of_first = [*figures(layouts(), [*first.values()], NO_RUNS)]
     assert [one.layout.figure for one in drawn_of_first] == [

@@ -1,4 +1,4 @@
-"""What the package adds to kvscope's command line, documents and configuration."""
+"""Additions of the package to kvscope's command line, documents and configuration."""
 
 from pathlib import Path
 

@@ -57,7 +57,7 @@ def test_there_are_as_many_values_as_the_figures_show():
 
 
 def test_what_the_papers_figures_do_not_show_is_marked():
-    """Of 3a other models, of 4a the prompt of 4K, of 4b other workloads, of 11 what is no use."""
+    """In 3a other models, in 4a the prompt of 4K, in 4b other workloads, in 11 all but the use."""
     points = [*figures.points()]
     others = [point for point in points if not point.in_paper]
     counts = Counter(point.table.figure for point in others)

@@ -82,7 +82,7 @@ def test_a_log_becomes_passes_with_their_requests_and_times(log: Path, tmp_path:
     assert steps["phase"].tolist() == ["prefill", "mixed", "decode", "decode"]
     assert steps["stalled"].tolist() == [False, True, False, False]
     assert steps["duration_s"].tolist() == [ms / 1e3 for ms in TIMES_MS]
-    # Those of request 1 leave the cache in the second pass, those of request 2 in the last.
+    # The blocks of request 1 leave the cache in the second pass, those of request 2 in the last.
     assert steps["kv_tokens_used"].tolist() == [5 + 1, 1 + 3, 5, 0]
     batch = tables.read(tables.BATCH, out / "batch.parquet")
     rows = batch[["step", "request_id", "scheduled_tokens", "context_tokens", "sampled_tokens"]]
@@ -239,7 +239,7 @@ def held_tokens(batch, preemptions, lengths) -> list[int]:
 
 @pytest.mark.parametrize("blocks", [39, 41])
 def test_batches_that_do_not_follow_are_not_made_up(tmp_path: Path, blocks: int):
-    """One block more or less: the passes are others, which the import notices."""
+    """With a block more or less the passes differ, which the import notices."""
     lengths, cache = [(40, 60), (35, 80), (50, 50), (20, 90)], Cache(40, 4)
     path, out = tmp_path / "other.log", tmp_path / "run"
     text = log_of(lengths, "default", 128, cache).replace("blocks: 40,", f"blocks: {blocks},")

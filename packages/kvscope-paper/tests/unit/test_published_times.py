@@ -1,4 +1,4 @@
-"""The A100's numbers are those of the fit to the published times."""
+"""The A100's constants are those of the fit to the published times."""
 
 from statistics import median
 

@@ -1,4 +1,4 @@
-"""`kvscope references`: the traces that are listed are the ones that are written."""
+"""`kvscope references` writes the listed traces."""
 
 import json
 import re

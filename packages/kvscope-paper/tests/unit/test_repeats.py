@@ -1,4 +1,4 @@
-"""What the artifact's own repeats say of how far two measurements are apart."""
+"""Distance of two measurements, by the artifact's own repeats."""
 
 import math
 

@@ -97,7 +97,7 @@ def test_what_a_trace_does_not_have_is_not_compared(run, steps, tmp_path):
         ("step,requests,tokens\n1,1,4\n", "expected 0"),
         ("step,requests,tokens\n0,1,4\n1,1,4.5\n", "row 2: tokens is '4.5' but must be a whole"),
         ("step,requests,tokens\n0,1,4\n1,1,inf\n", "row 2: tokens is 'inf', not a number"),
-        # As a table writes a column of counts with one NaN: all of it as floats.
+        # A table writes all of a column of counts with a NaN as floats.
         ("step,requests,tokens\n0,1,4.0\n1,1,\n2,1,4.0\n", "row 2 has no tokens"),
         ("step,requests,tokens\n0,1,4.0\n1,1,nan\n2,1,4.0\n", "row 2: tokens is 'nan', not a"),
         ("step,requests,tokens,preempted\n0,1,4,0.0\n1,1,4,\n", "row 2 has no preempted, which"),

@@ -52,7 +52,7 @@ def make_model(directory: Path) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Where `vllm` runs."""
+    """Environment of `vllm`."""
     return os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 
 
@@ -84,7 +84,7 @@ class HttpServer:
             time.sleep(0.1)
 
     def bench(self, *words: str) -> dict[str, Any]:
-        """What `vllm bench serve` says of its requests."""
+        """Report of `vllm bench serve` on its requests."""
         command = vllm(
             self.place, "bench", "serve", "--model", NAME, "--tokenizer", "MODEL", *words
         )
@@ -104,7 +104,7 @@ class HttpServer:
         return found
 
     def serve(self) -> list[list[str]]:
-        """The words of each request of `lengths`, streamed; of one, the client goes early."""
+        """The streamed words of each request of `lengths`; the client of one leaves early."""
         return asyncio.run(self._serve())
 
     async def _serve(self) -> list[list[str]]:

@@ -126,7 +126,7 @@ def serve(
 
 
 def overlap(core: Any) -> dict[str, Any]:
-    """Schedule each pass before the output of the one before is there, which no CPU engine does.
+    """Schedule each pass before the output of the previous pass is there, unlike any CPU engine.
 
     A token that means nothing stands for each that a model would give. The aborted request has
     a stop string.

@@ -1,4 +1,4 @@
-"""A recorded engine of vLLM: its own counts, the client's view, the tokens of one that is not."""
+"""A recorded engine of vLLM against its own counts, the client's view, and an unrecorded engine."""
 
 import json
 import subprocess
@@ -83,7 +83,7 @@ REPRESENTATIVE = ("0.27", "0.33")
 
 @dataclass(frozen=True)
 class Served:
-    """What came out of the engines, by what was done to them, and the log of all."""
+    """Outputs of the engines, by how they were run, and the log of all."""
 
     directory: Path
     engines: dict[str, dict[str, Any]]
@@ -306,7 +306,7 @@ def test_what_cannot_be_written_costs_a_sentence(served: Served):
     assert served.log.count("kvscope records nothing: /dev/null/recording: Not a directory") == 1
     glance = look(served.directory / "full")
     assert glance is not None
-    assert glance.passes > 0  # what was written before is read
+    assert glance.passes > 0  # reads what was written before
 
 
 def test_the_newest_pass_is_watched(served: Served):

@@ -37,7 +37,7 @@ SERVED_S = 3.0  # before the kill
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of two servers, one of them recorded."""
+    """Results of two servers, one of them recorded."""
 
     directory: Path  # the recording, when nobody had been killed
     killed: Path  # the recording after the kill
@@ -53,7 +53,7 @@ class Outcome:
 
     @staticmethod
     def is_left(requests: pd.DataFrame) -> "pd.Series[bool]":
-        """Whether a request is the one whose client went early: no other prompt is as long."""
+        """Whether the client of a request went early: no other prompt is as long."""
         return requests["prompt_tokens"] == len(lengths(ABORTED)[0])
 
 

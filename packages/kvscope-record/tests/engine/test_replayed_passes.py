@@ -36,7 +36,7 @@ Passes = list[tuple[Any, ...]]
 
 
 def passes_of(recording: Any) -> Passes:
-    """What a scheduler did: queue, room and preemptions of each pass, and its batch."""
+    """Decisions of a scheduler: queue, room and preemptions of each pass, and its batch."""
     return [
         (
             *(one.waiting, one.kv_blocks_free, one.preempted),

@@ -67,7 +67,7 @@ def recording(tmp_path_factory, nsys, require) -> Path:
         for line in server.stdout:
             lines.append(line)
             if line.strip() == "served":
-                time.sleep(1)  # for what is written four times a second
+                time.sleep(1)  # for files that are written four times a second
                 server.send_signal(signal.SIGTERM)
         assert server.wait(timeout=120) == 0, "".join(lines)
     directory = place / "recording"

@@ -1,4 +1,4 @@
-"""Which block of a recording holds what: hits and evictions, from the blocks that requests got."""
+"""Contents of a recording's blocks: hits and evictions, from the blocks that requests got."""
 
 from kvscope_record.blocks import BlockContents
 from kvscope_record.records import Scheduled

@@ -44,7 +44,7 @@ def scheduled(step: int) -> Scheduled:
 
 
 def written(directory: Path, *events: Event) -> list[Event]:
-    """What is read back of events that a writer was given."""
+    """Events read back after a writer was given them."""
     writer = Writer(RecordOptions(directory))
     for event in events:
         writer.put(event)

@@ -1,4 +1,4 @@
-"""What a recording says of tokens found in the prefix cache, and what it cannot say."""
+"""Tokens found in the prefix cache, as far as a recording tells."""
 
 from pathlib import Path
 from typing import Any

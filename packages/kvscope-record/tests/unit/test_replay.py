@@ -82,7 +82,7 @@ def record(directory: Path, hits: int = 0, computed: int = 1, **facts: Any) -> P
 
 
 def replayed(tmp_path: Path, *words: str, **facts: Any) -> tuple[Experiment, list[str]]:
-    """The experiment of a recording's study, and what is said of it."""
+    """The experiment of a recording's study, and the notes on it."""
     path = tmp_path / "config" / "study" / "mine.yaml"
     notes = write_study(record(tmp_path / "recording", **facts), path, "h100", None)
     (planned,) = expand("mine", list(words), tmp_path / "config").experiments
@@ -107,7 +107,7 @@ def test_lengths_and_arrivals_come_back(tmp_path: Path):
 
 
 def test_passes_come_back(tmp_path: Path):
-    """Each request has the only pass of its own; the aborted ones went when all had been served."""
+    """Each request has a pass of its own; the aborted requests went when all had been served."""
     found = build(replayed(tmp_path, "workload.arrival=passes")[0])
     assert [one.arrival_pass for one in found] == [*PROMPTS]
     assert [one.abort_pass for one in found] == [None, None, None, *[len(PROMPTS)] * 2]

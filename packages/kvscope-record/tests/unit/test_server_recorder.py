@@ -1,4 +1,4 @@
-"""The recorder of a server: a fault of it is none of the server's; what it wrote is whole."""
+"""The recorder of a server: its faults do not disturb the server, and its files are whole."""
 
 from collections.abc import Callable
 from typing import Any

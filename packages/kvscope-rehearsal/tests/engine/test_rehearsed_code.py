@@ -1,4 +1,4 @@
-"""kvscope's code for GPUs, part by part on a rehearsed one, without an engine."""
+"""kvscope's code for GPUs, part by part on a rehearsed GPU, without an engine."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory, require: Require) -> dict[str, str | None]:
-    """What came of each of `programs`."""
+    """Outcome of each of `programs`."""
     return outcomes_of(Path(programs.__file__), tmp_path_factory.mktemp("node"), require)
 
 

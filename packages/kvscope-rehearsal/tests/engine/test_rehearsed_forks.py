@@ -20,7 +20,7 @@ from tests.workflow.test_snakemake import ROOT
 
 pytestmark = pytest.mark.engine
 
-# What a module does that may not be imported before a fork.
+# Work of a module that may not be imported before a fork.
 CALLS_CUDA = """
 import torch
 import vllm.platforms

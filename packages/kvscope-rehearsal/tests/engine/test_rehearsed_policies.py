@@ -32,7 +32,7 @@ BATCHINGS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def policies(tmp_path_factory, require, forked) -> Rehearsal:
-    """One campaign of all."""
+    """A campaign of all policies."""
     rehearsal = Rehearsal(tmp_path_factory.mktemp("policies"), require)
     grids = [
         {"set": SMALL | batching | {"repeats": 1}, "linked": [*OVERFLOWS.values()]}

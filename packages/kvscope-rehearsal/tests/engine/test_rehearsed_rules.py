@@ -1,4 +1,4 @@
-"""What a GPU refuses, a rehearsed one refuses, too; what it takes, it takes."""
+"""A rehearsed GPU refuses what a GPU refuses, and accepts what a GPU accepts."""
 
 import re
 from pathlib import Path
@@ -31,7 +31,7 @@ REFUSED = {
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory, require) -> dict[str, str | None]:
-    """What came of each program of `rules`."""
+    """Outcome of each program of `rules`."""
     return outcomes_of(Path(rules.__file__), tmp_path_factory.mktemp("node"), require)
 
 

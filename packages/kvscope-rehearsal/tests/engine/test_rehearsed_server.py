@@ -84,7 +84,7 @@ def test_a_recorded_server_is_rehearsed_too(tmp_path, require):
             time.sleep(0.2)
         with ThreadPoolExecutor(len(PROMPTS)) as clients:
             made = [*clients.map(ask, [address] * len(PROMPTS), PROMPTS)]
-        time.sleep(5)  # for what is written four times a second
+        time.sleep(5)  # for files that are written four times a second
     finally:
         server.send_signal(signal.SIGINT)
         server.wait(PATIENCE_S)

@@ -1,4 +1,4 @@
-"""The smoke test for machines with a GPU does what it says, in small, without one."""
+"""The smoke test for machines with a GPU runs without a GPU, in small."""
 
 import json
 import os
@@ -13,7 +13,7 @@ FILES = {"report.txt", "report.json", "log.txt", "runs.tar.xz"}
 
 
 def rehearse(tmp_path: Path, *steps: str, root: Path = ROOT) -> tuple[int, str, Path]:
-    """The exit status, what is printed, and the results of a rehearsal."""
+    """The exit status, the output, and the results of a rehearsal."""
     out = tmp_path / "out"
     places = {"OUT": str(out), "WORK": str(tmp_path / "work")}
     places["PYTHON"] = str(ROOT / ".venv/bin/python")

@@ -31,7 +31,7 @@ THREE = Gpus(count=3, memory_bytes=40 * GIB)
         (uuid_of(1), [1]),
         ("", []),
         ("-1", []),
-        ("1,7,0", [1]),  # CUDA stops at what is no GPU
+        ("1,7,0", [1]),  # CUDA stops at an entry that is not a GPU
         ("1,1", [1]),
         ("all", []),
     ],

@@ -20,7 +20,7 @@ PATIENCE_S = 300.0
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory, require, forked) -> Rehearsal:
-    """The study, measured by a workflow that was killed, and one that went on."""
+    """The study, measured by a workflow that was killed, and by another that continued it."""
     rehearsal = Rehearsal(tmp_path_factory.mktemp("rehearsal"), require)
     process = subprocess.Popen(
         rehearsal.command(study=NAME),

@@ -1,4 +1,4 @@
-"""A PBS for tests: a real queue, scheduler, states, limits and messages; jobs are processes here.
+"""A PBS for tests: queue, scheduler, states, limits and messages are real; jobs are processes here.
 
     cluster.py   what a test holds: start, stop, lose a node, preempt a job
     server.py    the server and scheduler, one process

@@ -1,4 +1,4 @@
-"""What the server says: ids, dates, paths, limits, and the forms of qstat."""
+"""Answers of the server: ids, dates, paths, limits, and the forms of qstat."""
 
 import json
 import os
@@ -98,7 +98,7 @@ def table(jobs, server):
 
 
 def queue_attributes(queue):
-    """What `qstat -Qf` says of a queue."""
+    """Attributes of a queue in `qstat -Qf`."""
     hours = "{:02d}:{:02d}:00".format
     found = {
         "queue_type": "Route" if "routes" in queue else "Execution",

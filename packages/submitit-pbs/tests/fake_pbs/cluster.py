@@ -138,7 +138,7 @@ class FakePBS:
         return True
 
     def end_all_processes(self) -> None:
-        """Leave no process of any job."""
+        """End all processes of all jobs."""
         for mom in self.directory.glob("jobs/*/run-*/mom"):
             if not (mom.parent / "exit").exists():
                 with contextlib.suppress(ProcessLookupError, ValueError):
@@ -178,7 +178,7 @@ class FakePBS:
     # -------------------------------------------------------------------- looks
 
     def calls(self, command: str) -> int:
-        """How often a command was called since the server started."""
+        """Number of calls of a command since the server started."""
         counts: dict[str, int] = ast.literal_eval(self._control("counts"))
         return counts.get(command, 0)
 

@@ -18,7 +18,7 @@ from fake_pbs import sessions
 
 KILLED = 256
 DIED = 128
-SOON_S = 0.1  # after a signal other than TERM what is left is killed at once
+SOON_S = 0.1  # after a signal other than TERM the remaining processes are killed at once
 
 
 def main(run):

@@ -16,7 +16,7 @@ class BadDirective(Exception):
 
 
 class Submission:
-    """What qsub is asked for, by its command line first, by the script's #PBS lines else."""
+    """Request of a qsub, by its command line first, by the script's #PBS lines else."""
 
     def __init__(self, words, stdin, read):
         """`read(path)` gives the text of a script."""

@@ -1,4 +1,4 @@
-"""What each command does at the server: (server, request) to (stdout, stderr, exit code)."""
+"""Commands at the server: (server, request) to (stdout, stderr, exit code)."""
 
 import re
 import signal
@@ -12,7 +12,7 @@ MAY_NOT_ENTER = 174
 
 
 class Refused(Exception):
-    """What a command says on stderr, and its exit code."""
+    """A command's message on stderr, and its exit code."""
 
     def __init__(self, words, code):
         super().__init__(words)
@@ -77,7 +77,7 @@ def qsub(server, request):
 
 
 def check_hooks(asked):
-    """What Polaris's hook wants of every job."""
+    """Check a job by the rules of Polaris's hook."""
     if "A" not in asked.options:
         raise Refused("Account_Name is required to be set.", HOOK)
     for name in ("filesystems", "walltime"):
@@ -97,7 +97,7 @@ def check_limits(server, queue, job, count):
 
 
 def environment_of(asked, request, queue):
-    """What a job gets of the environment: PBS_O_…, what -v names, everything with -V."""
+    """Environment of a job: PBS_O_…, the variables that -v names, everything with -V."""
     outer = request["environment"]
     names = ("HOME", "LOGNAME", "PATH", "SHELL", "LANG")
     found = {f"PBS_O_{name}": outer[name] for name in names if name in outer}
@@ -276,7 +276,7 @@ def short(name):
 
 @command
 def control(server, request):
-    """What happens to a cluster by itself: words are an event and what it happens to."""
+    """Events of a cluster: words are an event and its object."""
     event, *rest = request["words"]
     if event == "lose":
         server.lose(rest[0])

@@ -100,7 +100,7 @@ class Server:
             self.save(job)
 
     def save(self, job):
-        """Write a job down: what was answered holds after the server is killed."""
+        """Write a job down, so that an answer holds after the server is killed."""
         folder = f"{self.directory}/jobs/{job.id}"
         os.makedirs(folder, exist_ok=True)
         known = {name: value for name, value in vars(job).items() if name != "id"}
@@ -146,7 +146,7 @@ class Server:
             os.kill(int(file.read()), signal.SIGKILL)
 
     def note(self, job, words):
-        """What PBS writes into a job's output when it kills it."""
+        """Note that PBS writes into a job's output when it kills the job."""
         with open(f"{self.run_of(job)}/run.json") as file:
             path = json.load(file)["stderr"]
         with open(path, "a") as file:
@@ -255,7 +255,7 @@ class Server:
             sessions.kill(self.run_of(job), signal.SIGTERM, job.assigned[:1])
 
     def delete(self, job, by):
-        """What qdel does to a job, sub-job or array that has not finished."""
+        """Delete a job, sub-job or array that has not finished, as qdel does."""
         if job.attributes.get("array"):
             for sub in self.subjobs(job):
                 if not sub.is_finished:
@@ -371,7 +371,7 @@ class Server:
         waiting.sort(key=lambda job: -self.queues[job.queue].get("priority", 0))
         running = [job for job in self.active.values() if job.state == "R"]
         free = self.free_nodes()
-        kept_back = set()  # queues whose jobs make room for one that waits
+        kept_back = set()  # queues whose jobs make room for a waiting job
         for job in waiting:
             if job.queue in kept_back:
                 continue

@@ -44,7 +44,7 @@ def spawn(cluster, node, words, environment, directory="."):
 
 
 def hang():
-    """What asks a lost node waits for ever."""
+    """Make requests to a lost node wait for ever."""
     while True:
         time.sleep(60)
 
@@ -85,7 +85,7 @@ LONG = (
 
 
 def no_mpiexec(cluster):
-    """PBS's own mpiexec, which looks for another one."""
+    """PBS's own mpiexec, which looks for another mpiexec."""
     for directory in os.environ.get("PBS_O_PATH", "").split(":"):
         path = f"{directory}/mpiexec"
         if os.access(path, os.X_OK) and not os.path.samefile(directory, f"{cluster}/bin"):
