@@ -166,7 +166,7 @@ def test_blocks_that_are_copied_in_another_order_are_noticed(places: Any):
     assert (checks.compared, checks.differing) == (1, 1)
 
 
-def test_only_who_was_away_is_compared_and_only_once():
+def test_only_resumed_requests_are_compared_and_only_once():
     caches = {f"layer {n}": one for n, one in enumerate(cache(False))}
     checks = SwapChecks(caches, lambda _: (1, 2))
     checks.compare_resumed(["7"])

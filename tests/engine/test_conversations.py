@@ -159,7 +159,7 @@ def test_forced_tokens_hide_no_fault_of_the_cache(closed: Runner) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_turn_finds_what_was_generated_before(closed: Runner, device: str) -> None:
+def test_a_turn_finds_the_tokens_that_earlier_turns_generated(closed: Runner, device: str) -> None:
     words = ("cache.block_size=32", "workload.output_tokens=60", "workload.growth_tokens=4")
     made = closed(device, *words, "cache.blocks=30", "cache.prefix_caching=true")
     requests = {one.request_id: one for one in build(experiment_of(made.records))}
@@ -277,7 +277,7 @@ def expected_hits(trace: list[Any], admitted: list[int], block: int) -> list[int
         ("mooncake", "mooncake_conversation_40", 512),
     ],
 )
-def test_an_ample_cache_hits_what_the_published_ids_say(run, workload, trace, block) -> None:
+def test_hits_of_an_ample_cache_follow_the_published_ids(run, workload, trace, block) -> None:
     most = ("engine.max_model_len=32768", "engine.max_num_batched_tokens=32768")
     ample = (f"cache.block_size={block}", f"cache.blocks={400_000 // block}")
     device = ("device=dry", "model=llama-3.1-8b")

@@ -58,7 +58,7 @@ def test_a_dry_run_is_valid(name: str, runs: dict[str, Records]) -> None:
     assert len(runs[name].preemptions) or name in ("pauses", "conversations")
 
 
-def test_a_pass_begins_when_a_request_arrives_where_none_is_there(runs: dict[str, Records]) -> None:
+def test_a_pass_of_an_idle_engine_begins_when_a_request_arrives(runs: dict[str, Records]) -> None:
     steps, requests = runs["pauses"].of_repeat(0).steps, runs["pauses"].of_repeat(0).requests
     ends_s = (steps["start_s"] + steps["duration_s"]).shift(fill_value=0.0)
     begins_s = steps.loc[steps["start_s"] > ends_s + 1e-6, "start_s"]

@@ -248,7 +248,7 @@ def test_a_section_of_another_package_stands_on_the_page(sliced: Path, warm: War
     ("declared", "value"),
     [("cuts_prompts", "when_full"), ("cuts_prompts", "never"), ("mixes_phases", False)],
 )
-def test_a_run_is_held_against_what_its_policy_declares(
+def test_a_run_is_checked_against_the_declarations_of_its_policy(
     sliced: Path, installed: Records, monkeypatch: pytest.MonkeyPatch, declared: str, value: Any
 ):
     run = read_records(sliced)

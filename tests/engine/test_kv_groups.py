@@ -105,7 +105,7 @@ def equal_tokens(run: Runner, *words: str, blocks: int) -> None:
     assert short["output_sha256"].equals(ample["output_sha256"])
 
 
-def test_a_victim_may_hold_what_its_next_pass_would_leave_behind(crowded: Records) -> None:
+def test_a_victim_may_hold_blocks_that_its_next_pass_would_leave_behind(crowded: Records) -> None:
     # A pass computes such a prompt whole, and windows let go as the next one is scheduled.
     lost = crowded.preemptions[crowded.preemptions["event"] == "preempt"]
     beyond = lost["tokens"] > WINDOW + BLOCK

@@ -169,7 +169,7 @@ def test_requests_that_give_up_leave_nothing_behind(run: Runner):
     assert made.facts["engine"]["leaked_blocks"] == []
 
 
-def test_a_request_that_gave_up_before_its_first_token_has_none(run: Runner):
+def test_a_request_that_gave_up_before_its_first_token_has_no_first_token(run: Runner):
     requests = run(SCARCE, *SWAP, f"workload.timeout_s={TIMEOUT_S}", "repeats=3").records.requests
     empty = sha256(np.empty(0, dtype="<i4").tobytes()).hexdigest()
     without = requests[requests["output_tokens"] == 0]

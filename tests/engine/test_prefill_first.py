@@ -95,7 +95,7 @@ def test_nothing_waits_and_the_running_requests_decode():
     assert (seen.waits, seen.runs) == ([False], [(made.running, True)])
 
 
-def test_a_swapped_out_request_joins_the_decoding_ones():
+def test_a_swapped_out_request_joins_the_decoding_requests():
     seen = Seen(3)
     made = scheduler(2, "sa", swapped="s")
     fill(made, seen)

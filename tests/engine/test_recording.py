@@ -197,7 +197,7 @@ def test_nobody_waits_for_copies_once_all_requests_have_ended(scheduler: Any, ti
     assert recorder.recording.passes[0].load_wait_ns == 0
 
 
-def test_a_pass_notes_what_waits_and_what_is_free_once_it_is_scheduled(time: Time):
+def test_a_pass_records_waiting_requests_and_free_blocks_after_its_schedule(time: Time):
     class Busy(Scheduling):
         def schedule(self, throttle_prefills: bool = False) -> Any:
             self.waiting, self.free.num_free_blocks = ["one"], 2

@@ -64,13 +64,13 @@ class TestFinding:
         monkeypatch.setenv("KVSCOPE_NSYS", str(named))
         assert find_nsys() == Nsys(named, "3.3.3-abc")
 
-    def test_one_that_does_not_run_is_passed_over(self, bare: Path):
+    def test_an_nsys_that_does_not_run_is_passed_over(self, bare: Path):
         program(bare / "checkout" / ".nsys" / "bin" / "nsys", "exit 127")
         on_path = fake_nsys(bare / "bin" / "nsys", "1.1.1")
         assert find_nsys() == Nsys(on_path, "1.1.1")
 
     @pytest.mark.parametrize("content", [None, "exit 1", "echo hello"])
-    def test_a_named_one_that_is_none_is_an_error_that_names_it(
+    def test_a_named_nsys_that_does_not_run_is_an_error_that_names_it(
         self, bare: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
     ):
         named = bare / "not-nsys"
@@ -144,7 +144,7 @@ class TestUnpacking:
         assert "KVSCOPE_NSYS" in done.stderr
         assert not (tmp_path / "nsys").exists()
 
-    def test_for_a_path_from_which_nsys_does_not_start_nothing_is_downloaded(self, tmp_path: Path):
+    def test_nothing_is_downloaded_for_a_path_from_which_nsys_does_not_start(self, tmp_path: Path):
         place = tmp_path / "my work" / "nsys"
         done = self.run(place, os.environ["PATH"])
         assert done.returncode == 1

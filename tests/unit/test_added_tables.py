@@ -502,7 +502,7 @@ def test_the_oracle_derives_of_each_repeat_and_type_as_the_recorder_did(install:
 @pytest.mark.parametrize("column", ["twice", "square", "total"])
 @pytest.mark.parametrize("repeat", [0, 1])
 @pytest.mark.parametrize("row", [0, 1])
-def test_a_cell_that_follows_is_held_against_it(column, repeat, row, install: Install):
+def test_a_derived_cell_is_compared_with_its_derivation(column, repeat, row, install: Install):
     install(levels=ADDED)
     stored = [recorded(), recorded(repeat=1)]
     assert not judged(*stored)
@@ -516,7 +516,7 @@ def test_a_cell_that_follows_is_held_against_it(column, repeat, row, install: In
     )
 
 
-def test_a_row_too_many_or_too_few_is_held_against_it(install: Install):
+def test_an_added_table_must_have_exactly_the_derived_rows(install: Install):
     install(levels=ADDED)
     assert judged(recorded()[:1]).first == (
         "levels lacks a row that its package gives (repeat 0, step 1, level 0)"

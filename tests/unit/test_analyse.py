@@ -138,7 +138,7 @@ BY_HAND = {
 
 
 @pytest.mark.parametrize("name", BY_HAND)
-def test_a_metric_is_what_one_computes_by_hand(name):
+def test_a_metric_equals_its_value_by_hand(name):
     assert metrics_by_name()[name].of(two_requests()) == pytest.approx(BY_HAND[name])
 
 
@@ -242,7 +242,7 @@ def lost_s(records: Records) -> list[float]:
     return [metrics_by_name()["stall_time_s"].of(repeat) for repeat in records.repeats()]
 
 
-def test_a_stall_is_in_the_throughput_and_taken_out_of_the_one_without():
+def test_a_stall_counts_in_the_throughput_but_not_in_that_without_stalls():
     records = of_one_kind([0.01] * 99 + [0.51])
     assert lost_s(records) == pytest.approx([0.5])
     assert metrics_by_name()["throughput_tokens_per_s"].of(records) == pytest.approx(200 / 1.5)

@@ -108,7 +108,7 @@ def test_what_is_no_batch_of_a_plan_has_no_experiments(name):
     assert batches.of_name(modeled(12), name) == []
 
 
-def test_a_batch_needs_what_its_most_demanding_experiment_does_and_the_time_of_all():
+def test_a_batch_needs_the_resources_of_its_largest_experiment_and_the_time_of_all():
     found = manifest_of(
         [
             entry("a", threads=4, memory_mib=100, parked_mib=10, share_s=5),

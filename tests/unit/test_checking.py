@@ -47,7 +47,7 @@ def results_of(checks: Sequence[RunCheck]) -> list[CheckResult]:
 
 
 @pytest.mark.thorough
-def test_all_find_what_each_finds_in_their_order(runs: list[Path]) -> None:
+def test_checking_many_runs_finds_the_same_as_each_alone_in_order(runs: list[Path]) -> None:
     order = [*runs, runs[0]]
     alone = [inspect_run(run) for run in order]
     assert any(one.complaints for one in alone)

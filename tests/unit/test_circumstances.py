@@ -46,7 +46,7 @@ def repeats(count: int, seconds: float, **more: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_width_that_was_not_reached_is_said_with_what_it_takes(
+def test_a_width_that_was_not_reached_is_reported_with_the_needed_time(
     rule: dict[str, Any], told: str
 ) -> None:
     record = record_of(repeats=RULE | rule, clock=repeats(6, 20.0))
@@ -61,7 +61,7 @@ def test_what_a_width_takes_is_by_the_root_of_the_number(share: float, measured:
     assert needed - 1 < measured * (share / 0.05) ** 2 <= needed + 1e-6
 
 
-def test_of_experiments_that_are_measured_together_rounds_are_counted() -> None:
+def test_rounds_are_counted_for_experiments_measured_together() -> None:
     rule = RULE | {"half_width_share": 0.1, "reached": False}
     turn = {"campaign": "0" * 12, "number": 0, "place": 0}
     clock = repeats(6, 1.0, round=turn)

@@ -48,7 +48,7 @@ def test_imports_in_functions_and_for_type_checkers_count_and_those_of_importers
     assert package.size(f"{PACKAGE}.policy") == 4 + 2 + 1 + 3
 
 
-def test_a_closure_says_who_imports_what(package):
+def test_a_closure_lists_the_importers_of_each_module(package):
     lines = list(package.listing(f"{PACKAGE}.policy"))
     assert lines[0].split() == ["4", f"{PACKAGE}.policy"]
     assert [line.split()[1:] for line in lines if "base" in line.split()[1]] == [
@@ -113,7 +113,7 @@ def test_a_group_has_every_module_of_the_package_behind_its_entry_points(closure
     assert line.split()[1:3] == ["kvscope.engine.overflow.swap", f"{largest:,}"]
 
 
-def test_facts_of_a_server_are_read_without_what_its_vllm_may_lack(closures):
+def test_facts_of_a_server_are_read_without_modules_that_its_vllm_may_lack(closures):
     read = closures.Closures("kvscope").of("kvscope.api.vllm_facts")
     room = {module for module in read if module.startswith("kvscope.engine.vllm.")}
     names = ("kv_groups", "platforms", "versions")

@@ -65,7 +65,7 @@ def test_an_empty_path_is_not_the_working_directory(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_with_too_long_a_name_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_with_too_long_a_name_is_not_found(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["plan", "--config-dir", 5000 * "a"])
     assert ended.value.code == 2

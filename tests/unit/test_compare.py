@@ -106,13 +106,13 @@ def test_experiments_that_gave_requests_up_did_other_work():
     assert find_ample_partners([SCARCE, ample]) == [None, None]
 
 
-def test_of_several_with_room_the_emptiest_is_the_one():
+def test_the_emptiest_of_several_ample_experiments_is_the_partner():
     fuller = experiment({"blocks": 99}, preemptions=[0], kv_block_utilization_peak=[0.9])
     emptier = experiment({"blocks": 999}, preemptions=[0], kv_block_utilization_peak=[0.1])
     assert find_ample_partners([fuller, SCARCE, emptier])[1] is emptier
 
 
-def test_experiments_whose_settings_are_not_known_are_compared_with_none():
+def test_experiments_with_unknown_settings_are_not_compared():
     unknown = [ExperimentMetrics({}, one.metrics) for one in (SCARCE, AMPLE)]
     assert find_ample_partners(unknown) == [None, None]
 

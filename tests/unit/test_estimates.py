@@ -180,7 +180,7 @@ def test_the_error_of_a_method_widens_a_ratio_and_a_value() -> None:
     assert value_wide["value"] == value["value"]
 
 
-def test_experiments_of_two_campaigns_or_of_none_are_independent() -> None:
+def test_experiments_of_two_campaigns_or_without_a_campaign_are_independent() -> None:
     one = experiment({TIME: times(2.0, 1)}, campaign="c")
     for campaign in ("d", None):
         two = experiment({TIME: times(3.0, 2)}, campaign=campaign)

@@ -88,7 +88,7 @@ def test_a_recording_is_judged_by_all_but_its_settings(run: Records) -> None:
         ((FULL,), {"connector": "OffloadingConnector"}, IN_USE | CACHED),
     ],
 )
-def test_a_server_takes_away_what_follows_from_what_is_not_known(
+def test_unknown_facts_of_a_server_remove_the_oracles_that_need_them(
     run: Records, groups: tuple[KvGroup, ...], server: dict[str, Any], lost: set[str]
 ) -> None:
     one, other = recording(run), recording(run, *groups, **server)

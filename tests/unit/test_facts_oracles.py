@@ -189,7 +189,7 @@ def test_a_run_is_kvscopes_or_imported(run: Records) -> None:
         *(put("warmup", {"passes": 1}), put("timings_s", {"total": 1.0})),
     ],
 )
-def test_an_import_names_what_it_is_from(change: Change) -> None:
+def test_an_import_names_its_source(change: Change) -> None:
     facts = copy.deepcopy(IMPORTED)
     change(facts)
     assert wrong_origin(facts)
@@ -381,7 +381,7 @@ class Told(Thirds):
         return HostPools(kv=settings["third"])
 
 
-def test_a_pool_is_held_against_what_its_policy_says_of_it(
+def test_a_host_pool_has_the_size_that_its_policy_states(
     run: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plug_in(monkeypatch, "overflow", {"Thirds": Thirds, "Told": Told})

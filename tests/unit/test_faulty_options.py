@@ -111,7 +111,7 @@ def test_the_workflow_says_so_too(install: Install, tmp_path: Path) -> None:
         workflow.plan(options, CONFIG, tmp_path)
 
 
-def test_an_error_of_kvscopes_own_is_none_of_an_option() -> None:
+def test_an_error_of_kvscope_is_not_blamed_on_an_option() -> None:
     with pytest.raises(RuntimeError) as found:
         raise RuntimeError("a defect")
     assert registry.fault_of_option(found.value) is None

@@ -133,7 +133,7 @@ def test_where_only_the_verdict_is_known_it_is_compared(frozen: ModuleType, resu
     ]
 
 
-def test_of_a_measured_run_counts_of_the_first_repeat_are_compared(
+def test_only_counts_of_the_first_repeat_of_a_measured_run_are_compared(
     frozen: ModuleType, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"

@@ -315,7 +315,7 @@ def empty_list_of_files(checkout: Checkout, name: str) -> None:
 
 
 @pytest.mark.parametrize("damage", [lose, interrupt, empty_list_of_files])
-def test_exactly_what_is_not_whole_is_installed_again(
+def test_only_incomplete_packages_are_installed_again(
     checkout: Checkout, damage: Callable[[Checkout, str], None]
 ):
     before = checkout.installs()
@@ -530,7 +530,7 @@ class TestTorch:
         checkout.make(TORCH_INDEX=pytorch.url, **nowhere)
         assert checkout.versions() == CPU | DEV
 
-    def test_found_nowhere_it_is_said_what_to_do(self, checkout: Checkout):
+    def test_a_torch_that_no_index_has_is_reported_with_the_remedy(self, checkout: Checkout):
         said = sentence(checkout.install(PIP_EXTRA_INDEX_URL=""))
         assert "torch==9.0+cpu" in said
         assert "TORCH_INDEX=" in said

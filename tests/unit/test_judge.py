@@ -78,13 +78,13 @@ def scrambled(run: Records) -> Records:
     return run.variant(**changed)
 
 
-def test_a_replay_does_not_look_at_what_it_works_out(run: Records) -> None:
+def test_a_replay_does_not_read_the_values_that_it_computes(run: Records) -> None:
     rows = replayed(run)
     assert len(rows["preemptions"]) > 4
     assert replayed(scrambled(run)) == rows
 
 
-def test_a_replay_agrees_of_what_a_host_has_no_need_of() -> None:
+def test_a_replay_agrees_on_blocks_that_a_host_no_longer_needs() -> None:
     found = read_records(directory_of("swap, aborted"))
     assert (found.preemptions.groupby("request_id")["event"].last() == "preempt").any()
     assert not differs_from_replay(RunTables(found))
@@ -123,7 +123,7 @@ def test_a_difference_names_the_column_both_values_and_the_place(run: Records) -
 @pytest.mark.parametrize(
     ("table", "column", "more"), [("steps", "waiting_requests", 1), ("requests", "arrival_s", 1e-3)]
 )
-def test_no_more_wait_than_have_come_and_none_comes_later_than_is_due(
+def test_too_many_waiting_requests_or_a_late_arrival_differ_from_the_replay(
     run: Records, table: str, column: str, more: float
 ) -> None:
     found = comparison_of(RunTables(edited(run, table, column, 9, lambda value: value + more)))

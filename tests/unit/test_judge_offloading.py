@@ -110,7 +110,7 @@ def test_no_pass_waits_for_a_store_of_blocks_that_nobody_else_gets(how: dict[str
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("found", [0, 1])
 @pytest.mark.parametrize("blocks", [0, 1, 2, 3])
-def test_a_load_takes_what_follows_in_the_host(
+def test_a_load_takes_the_following_blocks_of_the_host(
     blocks: int, found: int, first: int, host_blocks: int
 ) -> None:
     """It takes all; of a host that is full it may take less, never more."""
@@ -178,7 +178,7 @@ def resumed(first: int, stores: dict[int, list[Job]]) -> tuple[Request, Offloadi
 @pytest.mark.parametrize("loaded", [0, 1, 2])
 @pytest.mark.parametrize("first", [0, 1, 2, 3])
 @pytest.mark.parametrize("blocks", [0, 1, 2, 3])
-def test_a_store_into_a_full_host_has_what_is_due(first: int, blocks: int, loaded: int) -> None:
+def test_a_store_into_a_full_host_has_all_due_blocks(first: int, blocks: int, loaded: int) -> None:
     """The third block, and of those before it that were not loaded any that have left the host.
 
     A plain reference: the sets of blocks that vLLM may find missing, and what they look like.

@@ -95,7 +95,7 @@ def test_a_case_that_cannot_be_made_and_a_sound_run_that_is_refused_fail(judged:
     assert found.fails
 
 
-def test_of_each_oracle_it_is_said_how_many_of_its_cases_another_one_notices(judged: Any) -> None:
+def test_each_oracle_has_the_count_of_its_cases_that_another_notices(judged: Any) -> None:
     then = {"a": {"old"}, "b": {"old", "older"}}
     assert [*judged.shares(then, {"a": {"new"}, "b": set()}, "new")] == [
         "  old: 1 of 2",
@@ -112,7 +112,7 @@ def test_an_edit_may_be_noticed_by_the_name_of_its_column(judged: Any, cases: An
     assert said == "  of 3 edits noticed, 1 by the name of their column"
 
 
-def test_an_edit_is_of_one_cell_and_of_what_was_there(cases: Any, run: Records) -> None:
+def test_an_edit_changes_one_existing_cell(cases: Any, run: Records) -> None:
     edits = [*cases.draw({"fake": run}, 60, (3, 0))]
     assert edits == [*cases.draw({"fake": run}, 60, (3, 0))]
     assert len({edit.table for edit in edits}) > 4

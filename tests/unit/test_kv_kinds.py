@@ -100,7 +100,7 @@ def test_blocks_follow_from_tokens_of_one_group_that_keeps_all(kinds: list[str],
     assert keep_all_together(kinds) == expected
 
 
-def test_a_group_holds_what_its_kind_says():
+def test_a_group_holds_the_blocks_of_its_kind():
     group = KvGroup("SlidingWindow", 2, 4, 64, 64, 64, window_tokens=8)
     contexts, tokens = np.array([[0, 20, 21], [4, 21, 22]])
     assert held_blocks(group, contexts, tokens).tolist() == [1, 3, 3]
@@ -108,7 +108,7 @@ def test_a_group_holds_what_its_kind_says():
     assert keeps_state(KvGroup("Mamba", 1, 4, 8, 8, 8))
 
 
-def test_blocks_are_moved_together_where_all_are_of_as_many_tokens_and_none_is_a_state():
+def test_blocks_of_equal_tokens_without_states_are_moved_together():
     full, window = (KvGroup(kind, 1, 4, 8, 8, 8) for kind in ("FullAttention", "SlidingWindow"))
     larger, state = KvGroup("FullAttention", 1, 8, 8, 8, 8), KvGroup("Mamba", 1, 4, 8, 8, 8)
     assert unless_movable([full, window], "overflow=swap") == ""

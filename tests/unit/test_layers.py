@@ -82,13 +82,13 @@ def test_without_a_configuration_of_ones_own_there_is_the_shipped_one() -> None:
     assert ids(expand("batching-cuda", [], HERE)) == ids(expand("batching-cuda", [], CONFIG))
 
 
-def test_a_study_of_ones_own_takes_the_rest_from_the_shipped_configuration() -> None:
+def test_a_users_study_takes_the_rest_from_the_shipped_configuration() -> None:
     write("study/mine.yaml", STUDY)
     models = [p.experiment.model.name for p in expand("mine", [], HERE).experiments]
     assert models == ["tiny-opt", "tiny-gqa"]
 
 
-def test_an_option_of_ones_own_may_begin_with_a_shipped_one() -> None:
+def test_a_users_option_may_begin_with_a_shipped_option() -> None:
     write("model/small.yaml", "defaults: [tiny-llama, _self_]\nname: small\nlayers: 2\n")
     small, tiny = expand(None, ["model=small,tiny-llama"], HERE).experiments
     assert (small.experiment.model.layers, tiny.experiment.model.layers) == (2, 4)
@@ -122,7 +122,7 @@ def test_an_installed_package_brings_studies_and_options(bring: Bring) -> None:
     assert str(config / "study") in refusal(study="x")
 
 
-def test_a_file_of_ones_own_replaces_a_packages(bring: Bring) -> None:
+def test_a_users_file_replaces_that_of_a_package(bring: Bring) -> None:
     write("study/flight.yaml", "title: of the package\n", bring("wing"))
     write("study/flight.yaml", STUDY)
     assert len(expand("flight", [], HERE).experiments) == 2

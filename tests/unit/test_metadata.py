@@ -33,7 +33,7 @@ def test_it_follows_from_the_citation(path: Path):
 
 
 @pytest.mark.parametrize("name", ["codemeta.json", ".zenodo.json"])
-def test_archives_are_told_what_the_citation_says(name):
+def test_archives_get_the_metadata_of_the_citation(name):
     citation, found = read("CITATION.cff"), read(name)
     assert found["version"] == citation["version"]
     assert found["description"] == citation["abstract"]

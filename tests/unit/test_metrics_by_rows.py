@@ -262,7 +262,7 @@ def _spread(name: str, values: list[float]) -> dict[str, float]:
     return {f"{name}_{of}_s": value for of, value in found.items()}
 
 
-def test_every_metric_is_what_a_walk_over_the_rows_finds(run: Records) -> None:
+def test_every_metric_equals_a_count_over_the_rows(run: Records) -> None:
     numbers = sorted(set(run.steps["repeat"]))
     for number, repeat in zip(numbers, run.repeats(), strict=True):
         found = {metric.name: metric.of(repeat) for metric in METRICS}

@@ -119,7 +119,7 @@ def test_where_all_decode_alike_the_mean_of_the_ten_nearest_plain_passes_is_due(
     assert due_of(steps) == pytest.approx(expected, nan_ok=True)
 
 
-def test_of_two_equally_near_the_earlier_counts():
+def test_the_earlier_of_two_equally_near_passes_counts():
     before, after = [decode(0.001 * n) for n in range(1, 6)], [decode(0.1)] * 6
     steps = steps_of([*before, prefill(1, 9), decode(9, resumed_requests=1), *after])
     # Pass 0 and pass 12 are both 6 away from pass 6: 1, 2, 3, 4, 5 ms and five of 100 ms.
@@ -275,7 +275,7 @@ def test_passes_that_decode_nothing_need_no_control():
         assert of(f"resume_overhead_net_{metric}_s", records_of(passes, [dropped(10)])) == 0
 
 
-def test_a_mixed_pass_owes_of_an_error_what_it_owes_of_its_time():
+def test_the_error_of_a_mixed_pass_is_shared_like_its_time():
     passes = [decode(0.01 + 0.001 * (n % 3)) for n in range(60)]
     passes[30] = decode(0.05, resumed_requests=1)
     whole = records_of(passes)

@@ -105,7 +105,7 @@ class TestPinned:
         assert packages.pinned_flaws() == [packages.Flaw("numpy==2.4", "2.3 is installed")]
 
     @pytest.mark.parametrize("lost", ["", "METADATA"])
-    def test_none_is_installed(self, record: Path, lost: str):
+    def test_a_package_that_is_not_installed(self, record: Path, lost: str):
         (record / lost).rename(record.parent.parent / "away")
         assert self.said() == ["not installed"]
 

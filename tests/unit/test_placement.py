@@ -66,7 +66,7 @@ def test_what_is_recorded(pack, monkeypatch):
     assert placement(100, []) == {}
 
 
-def test_clocks_are_what_nvidia_smi_says(tmp_path, monkeypatch):
+def test_clocks_are_read_from_nvidia_smi(tmp_path, monkeypatch):
     program = tmp_path / "nvidia-smi"
     program.write_text('#!/bin/sh\necho "GPU-1, 1410, 1215, 34"\necho "GPU-2, 1155, 1215, 61"\n')
     program.chmod(program.stat().st_mode | stat.S_IXUSR)

@@ -209,13 +209,13 @@ def test_study_files(text: str, parts: list[str], config: Path) -> None:
     assert [part for part in parts if part not in sentence] == [], sentence
 
 
-def test_a_study_may_not_have_the_name_of_plans_without_one(config: Path) -> None:
+def test_a_study_may_not_have_the_name_reserved_for_plans_without_a_study(config: Path) -> None:
     (config / "study" / "adhoc.yaml").write_text("title: T\ngrids: [{name: a}]")
     sentence = refusal("adhoc", [], config)
     assert "cannot be called 'adhoc' (config/study/adhoc.yaml)" in sentence
 
 
-def test_an_unknown_study_is_refused_with_those_there_are(config: Path) -> None:
+def test_an_unknown_study_is_refused_with_the_known_ones(config: Path) -> None:
     sentence = refusal("quikstart", [], config)
     assert "did you mean 'quickstart'?" in sentence
     assert "config/study" in sentence

@@ -104,7 +104,7 @@ def test_the_id_is_a_readable_slug_and_ten_digits() -> None:
     assert int(digits, 16) >= 0
 
 
-def test_ids_stay_what_they_are() -> None:
+def test_ids_do_not_change() -> None:
     """Results are found by id: a change of this number orphans everybody's results."""
     assert experiment(*ASKED).id == "tiny-llama-zipf8-chunked64-recompute-b60x32-cf109f3bb2"
 
@@ -272,7 +272,7 @@ def test_load_names_file_and_key(tmp_path: Path) -> None:
     assert str(error.value) == f"seed is 'many' ({path}) but must be a whole number"
 
 
-def test_a_policy_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Path) -> None:
+def test_an_unknown_policy_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     path = tmp_path / "experiment.yaml"
     path.write_text(dump(experiment()).replace("name: mixed", "name: decode_first"))
     with pytest.raises(BadInput) as error:

@@ -74,7 +74,7 @@ def test_many_requests_with_a_large_vocabulary_hold_their_logits() -> None:
         (("overflow=swap", "overflow.copies=coalesced", "cache.layout=by_block"), 4 * 1024 * 2048),
     ],
 )
-def test_copies_hold_what_they_gather(words: tuple[str, ...], copy_bytes: int) -> None:
+def test_copies_have_the_gathered_contents(words: tuple[str, ...], copy_bytes: int) -> None:
     assert memory("model=tiny-llama", "engine.max_model_len=1024", *words).copy_bytes == copy_bytes
 
 
@@ -82,7 +82,7 @@ def test_copies_hold_what_they_gather(words: tuple[str, ...], copy_bytes: int) -
 
 
 @pytest.mark.parametrize("gpu", GPUS)
-def test_all_but_what_cuda_takes_itself_may_be_used(gpu: str) -> None:
+def test_all_memory_that_cuda_does_not_take_may_be_used(gpu: str) -> None:
     assert usable_bytes(gpu) == memory_bytes(gpu) - 718_077_952
 
 

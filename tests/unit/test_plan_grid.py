@@ -141,7 +141,7 @@ def test_several_linked_blocks_are_axes_of_their_own(config: Path) -> None:
     counts=st.lists(st.integers(1, 4), min_size=1, max_size=3),
     excluded=st.integers(0, 3),
 )
-def test_a_grid_is_the_product_less_what_is_excluded(
+def test_a_grid_is_the_product_without_the_exclusions(
     counts: list[int], excluded: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     config = Path(shutil.copytree(CONFIG, tmp_path_factory.mktemp("grid") / "config"))
@@ -206,7 +206,7 @@ def test_the_same_experiment_of_two_grids_is_planned_once(config: Path) -> None:
     assert of(with_study(config, grids), "seed") == [(1,), (2,), (3,)]
 
 
-def test_labels_name_what_varies(config: Path) -> None:
+def test_labels_name_varied_settings(config: Path) -> None:
     plan = with_study(
         config,
         """
@@ -263,7 +263,7 @@ def test_an_option_may_reach_beyond_its_group(config: Path) -> None:
     assert experiment.model.name == "tiny-gqa"
 
 
-def test_composing_by_groups_gives_what_hydra_gives() -> None:
+def test_composing_by_groups_equals_hydras_composition() -> None:
     composer = Composer(CONFIG)
     for model in ("tiny-gqa", "opt-13b"):
         for workload in ("zipf", "trace"):

@@ -31,7 +31,7 @@ def memory_mib(*overrides: str) -> int:
     return resources.resources(experiment(*overrides))["memory_mib"]
 
 
-def test_a_bigger_cache_needs_more_memory_on_a_cpu_and_none_of_the_hosts_on_a_gpu() -> None:
+def test_a_bigger_cache_needs_more_host_memory_on_a_cpu_but_not_on_a_gpu() -> None:
     assert memory_mib("cache.gib=2") - memory_mib("cache.gib=1") == 1024
     assert memory_mib("device=cuda", "cache.gib=2") == memory_mib("device=cuda", "cache.gib=1")
 

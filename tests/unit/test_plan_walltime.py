@@ -60,7 +60,7 @@ def test_twice_what_is_expected_is_enough_for_the_least_repeats_and_for_the_budg
     assert expected_s(experiment(UNTIL_KNOWN), 3) == expected_s(experiment("repeats=3"))
 
 
-def test_a_finished_run_is_held_against_as_many_repeats_as_it_took(results: Path) -> None:
+def test_the_time_of_a_finished_run_counts_the_repeats_that_it_took(results: Path) -> None:
     ended_early = experiment(UNTIL_KNOWN)
     repeats = {"min": 3, "until": 0.05, "budget_s": 60, "measured": 3}
     finished(ended_early, results, 2 * expected_s(ended_early, 3), repeats=repeats)
@@ -174,7 +174,7 @@ def test_nothing_was_measured(results: Path) -> None:
     assert all(isinstance(seconds, int) for both in found.values() for seconds in both.values())
 
 
-def test_a_run_of_a_campaign_is_held_against_its_own_servings(results: Path) -> None:
+def test_the_time_of_a_campaign_run_counts_its_own_servings(results: Path) -> None:
     """Its engine served a warm-up and four repeats in twice the time; the start was shared."""
     repeats = [
         {"repeat": n, "start_ns": 0, "duration_s": 2 * once_s(ONE)} for n in range(4)
@@ -276,9 +276,7 @@ TOOK_S = {
 @pytest.mark.packages
 @pytest.mark.thorough
 @pytest.mark.parametrize(("study", "word"), TOOK_S)
-def test_a_modeled_study_takes_about_what_its_plan_says(
-    study: str, word: str, results: Path
-) -> None:
+def test_a_modeled_study_takes_about_the_planned_time(study: str, word: str, results: Path) -> None:
     planned = [p.experiment for p in expand(study, [word] if word else [], CONFIG).experiments]
     needs = [both for both in walltimes_s(planned, results).values()]
     assert TOOK_S[study, word] / 2 < batches.expected_s(needs) < TOOK_S[study, word] * 2

@@ -172,7 +172,7 @@ def test_a_duration_of_a_key_takes_a_unit() -> None:
 
 
 @pytest.mark.parametrize("text", ["80Q", "-1GiB", "nan", "inf", "1e30TiB", "two", "''"])
-def test_a_key_refuses_what_is_no_size_in_a_sentence(text: str) -> None:
+def test_a_key_refuses_a_value_that_is_not_a_size_in_a_sentence(text: str) -> None:
     with pytest.raises(BadInput, match=r"cache\.gib is ") as caught:
         expand(None, [f"cache.gib={text}"], CONFIG)
     assert "\n" not in str(caught.value)

@@ -76,7 +76,7 @@ def runs_of(results: Path) -> list[Path]:
 # ------------------------------------------------------------------ what the records say
 
 
-def test_a_rehearsed_run_is_valid_and_says_what_it_is(results: Path) -> None:
+def test_a_rehearsed_run_is_valid_and_called_rehearsed(results: Path) -> None:
     for run in load(["fake"], results).runs:
         assert (run.valid, run.time_source, run.rehearsed) == (True, REHEARSED, True), run.doubts
 

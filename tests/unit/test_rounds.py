@@ -105,7 +105,7 @@ def test_one_round_gives_no_interval():
     assert math.isnan(one.value("a").low)
 
 
-def test_a_value_is_what_it_is_where_nothing_waits():
+def test_a_value_is_that_without_waiting():
     random = np.random.default_rng(6)
     waits = random.uniform(0, 2, (12, 3))
     logs = np.log([2.0, 3.0, 4.0]) + random.normal(0, 0.01, (12, 3)) + 1.2 * waits
@@ -308,7 +308,7 @@ def test_groups_at_different_times_are_covered_through_the_experiment_that_both_
     assert np.mean(hits) >= at_least(0.94, trials)
 
 
-def test_a_difference_of_a_tenth_is_found_and_none_where_there_is_none():
+def test_a_difference_of_a_tenth_is_found_and_equal_experiments_do_not_differ():
     """Twelve rounds at the load of three loops, on a machine that drifts by 20 %."""
     random, trials = np.random.default_rng(2), 300
     work = np.tile([1.0, 1.1, 1.0, 1.1], (trials, 1)) * random.uniform(1, 3, (trials, 1))

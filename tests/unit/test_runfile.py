@@ -55,7 +55,7 @@ def test_a_complete_attempt_takes_its_place_and_run_done_names_it(tmp_path):
     assert not (tmp_path / MEASURE_AGAIN).exists()
 
 
-def test_a_failed_attempt_takes_its_place_only_where_nothing_is_complete(tmp_path):
+def test_a_failed_attempt_does_not_replace_a_complete_run(tmp_path):
     attempts.settle(measured(tmp_path, "broken", status="failed"))
     assert runfile.read_run(tmp_path)["status"] == "failed"
     assert not (tmp_path / RUN_DONE).exists()

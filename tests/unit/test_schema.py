@@ -92,7 +92,7 @@ def test_what_a_study_may_hold_is_valid(grid: dict[str, Any]) -> None:
     assert sound(study(**grid))
 
 
-def test_of_options_it_offers_the_keys_that_kvscopes_own_have() -> None:
+def test_keys_of_options_are_those_of_kvscopes_own() -> None:
     offered = {key for key in KEYS if key.partition(".")[0] in KINDS and "." in key}
     own = {"victim", "host_memory", "copies", "host_gib", "host_blocks"}
     assert {"batching.chunk_tokens", "device.threads", "workload.theta"} < offered

@@ -29,7 +29,7 @@ def test_the_limits_of_all_steps_are_below_the_whole() -> None:
     assert sum(others) + steps.IMPORTS_S + sum(steps.LIMITS_S.values()) <= whole <= 900
 
 
-def test_a_step_that_is_killed_leaves_what_it_had_stored(
+def test_a_killed_step_leaves_its_stored_results(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def main(seconds: float) -> list[str]:

@@ -79,12 +79,12 @@ def test_uncovered_classes_are_those_warm_up_did_not_meet():
 
 
 @pytest.mark.parametrize(("times", "stall"), [(3.5, True), (2.5, False)])
-def test_a_stall_takes_more_than_three_times_what_is_usual(times, stall):
+def test_a_stall_takes_more_than_three_times_as_long_as_usual(times, stall):
     assert stalls.find_stalls(passes([1.0] * 20 + [times]))[-1] == stall
 
 
 @pytest.mark.parametrize(("deviations", "stall"), [(12, True), (8, False)])
-def test_a_stall_lies_ten_standard_deviations_beyond_what_is_usual(deviations, stall):
+def test_a_stall_lies_ten_standard_deviations_beyond_usual_passes(deviations, stall):
     sigma = 0.3  # that many times 0.3 is more than three times the median in both cases
     spread = sigma / 1.4826  # the median distance from 1 of these passes
     usual = [1 - spread] * 20 + [1.0] * 21 + [1 + spread] * 20

@@ -40,7 +40,9 @@ def violated(run: Records) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_oracle_holds_of_what_an_engine_does(name: str, runs: dict[str, Records]) -> None:
+def test_every_oracle_holds_for_the_records_of_an_engine(
+    name: str, runs: dict[str, Records]
+) -> None:
     assert violated(runs[name]) == {}
 
 

@@ -96,7 +96,7 @@ def test_their_keys_have_the_labels_that_they_declare() -> None:
     assert setting_words("overflow.times", 3) == "3 stashed"
 
 
-def test_an_action_says_of_itself_what_others_need() -> None:
+def test_an_action_declares_everything_that_others_need() -> None:
     names = pd.Series(["stash", "recompute", "swap", None])
     assert actions.copies_blocks(names).tolist() == [True, False, True, False]
     assert actions.keeps_tokens(names).tolist() == [True, False, True, False]

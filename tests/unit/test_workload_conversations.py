@@ -107,7 +107,7 @@ def test_one_length_changed_leaves_the_others() -> None:
     assert first[0] == first[1]
 
 
-def test_a_turn_that_is_too_long_is_left_out_with_what_follows() -> None:
+def test_a_turn_that_is_too_long_is_left_out_with_later_turns() -> None:
     words = (*SYNTHETIC, "workload.turns=9", "workload.turns_sigma=0")
     whole = build(experiment(*words, *DRY))
     found = build(experiment(*words, "workload.max_tokens=300", *DRY))
@@ -191,7 +191,7 @@ def test_agents_share_the_blocks_of_equal_ids_of_their_conversation(block: int |
     shares_as_published(found, ids, size)
 
 
-def test_a_turn_is_given_what_the_next_prompt_has_behind_it() -> None:
+def test_the_tokens_of_a_turn_are_those_of_the_next_prompt() -> None:
     found = agents(Path("config/traces/agents_6.jsonl").absolute())
     known, told = by_id(found), 0
     for one in found:

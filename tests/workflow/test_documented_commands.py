@@ -391,6 +391,6 @@ def test_commands_are_found_wherever_they_are_printed():
 
 
 @pytest.mark.parametrize("command", ["unknown words", "git push", "kvscope run … --out mine"])
-def test_a_command_of_which_nothing_is_known_fails(command: str):
+def test_a_command_without_a_row_fails(command: str):
     with pytest.raises(pytest.fail.Exception, match="no row of INSTEAD"):
         to_run(Printed("x.md", 1, command))

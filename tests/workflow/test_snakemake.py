@@ -164,7 +164,7 @@ def test_a_second_run_does_nothing(finished):
     assert (finished.runs(), finished.page().stat().st_mtime_ns) == (before, page)
 
 
-def test_a_changed_value_reruns_only_what_means_something_else(finished):
+def test_a_changed_value_reruns_only_experiments_that_it_changes(finished):
     before = finished.runs()
     finished.write_study(3)
     try:
@@ -541,7 +541,7 @@ def test_a_grid_of_the_command_line_that_was_planned_can_be_run(finished):
         ("overrides=seed", "'seed'"),
     ],
 )
-def test_an_option_that_is_none_is_refused_in_one_sentence(finished, word, sentence):
+def test_an_invalid_option_is_refused_in_one_sentence(finished, word, sentence):
     done = finished.snakemake("-n", more=[word])
     assert done.returncode != 0
     assert sentence in done.stdout

@@ -180,7 +180,7 @@ def test_it_is_the_wheels_code_that_runs(installed: Installation) -> None:
     assert Path(installed.kvscope("shipped").strip()).is_relative_to(installed.venv)
 
 
-def test_it_ships_what_the_checkout_has(installed: Installation) -> None:
+def test_it_ships_the_files_of_the_checkout(installed: Installation) -> None:
     shipped = Path(installed.kvscope("shipped").strip())
     for name in LINKED:
         files = [p for p in (ROOT / name, *(ROOT / name).rglob("*")) if p.is_file()]

@@ -317,7 +317,7 @@ def test_a_second_controller_is_refused(campaign):
         campaign.begin()
 
 
-def test_a_restart_attaches_to_what_runs_and_to_what_ended_meanwhile(campaign):
+def test_a_restart_attaches_to_running_jobs_and_to_those_that_ended_meanwhile(campaign):
     campaign.cycle()
     (job,) = campaign.system.live()
     campaign.restart()

@@ -57,7 +57,7 @@ def test_an_earlier_attempt_cannot_stop_a_later_one(directory):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"state": "ok"', b"\xff"])
-def test_a_damaged_file_is_none(directory, content):
+def test_a_damaged_file_counts_as_missing(directory, content):
     for name in ("m.rc", "plan.json", "job.json", "attempt.json"):
         (directory.path / name).write_bytes(content)
     assert directory.result("m") is None

@@ -50,7 +50,7 @@ class TestLauncher:
         assert launchers.usable("mpiexec", 2) == ("mpiexec", "")
         assert f"exec {real} -n 2 --ppn 1" in launchers.launch("mpiexec", 2, "true")
 
-    def test_a_single_node_needs_none(self, job: Path) -> None:
+    def test_a_single_node_needs_no_mpiexec(self, job: Path) -> None:
         assert launchers.usable("mpiexec", 1)[0] == "fork"
 
     def test_without_any_it_is_one_sentence(

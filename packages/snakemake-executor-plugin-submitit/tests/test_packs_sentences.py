@@ -21,7 +21,7 @@ from submitit_packs.sites import Site
 GOOD = "name: mine\nscheduler: slurm\nqueues:\n  - {name: long, nodes: [1, 4]}\n"
 
 
-def test_a_site_of_ones_own(tmp_path):
+def test_a_users_own_site(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(GOOD)
     site = sites.load(str(path))

@@ -84,7 +84,7 @@ def toy(tmp_path):
         process.kill()
 
 
-def test_a_killed_controller_finds_what_runs(toy):
+def test_a_killed_controller_finds_the_running_packs(toy):
     first = toy.start(nap=3)
     toy.until_running()
     os.killpg(first.pid, signal.SIGKILL)

@@ -60,7 +60,7 @@ def numbers(log: Path) -> list[int]:
 
 
 class TestResults:
-    def test_a_job_delivers_what_its_function_returns(self, executor: PBSExecutor) -> None:
+    def test_a_job_delivers_the_return_value_of_its_function(self, executor: PBSExecutor) -> None:
         job = executor.submit(multiply, 6, b=7)
         assert job.result() == 42
         assert "multiplying on" in (job.stdout() or "")
@@ -317,7 +317,7 @@ class TestOutages:
         assert fake.calls("qstat") == 1
 
 
-def test_a_job_has_what_its_environment_says(executor: PBSExecutor) -> None:
+def test_a_job_sees_its_own_environment(executor: PBSExecutor) -> None:
     def look() -> tuple[str, int, list[str], str]:
         environment = submitit.JobEnvironment()
         return repr(environment), environment.num_tasks, environment.hostnames, os.getcwd()

@@ -30,13 +30,13 @@ def qsub(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, list[str]]]:
     return calls
 
 
-def test_nothing_is_submitted_that_did_not_ask(paths: JobPaths, qsub: list) -> None:
+def test_a_job_that_does_not_ask_is_not_submitted_again(paths: JobPaths, qsub: list) -> None:
     resubmission.resubmit(paths)
     assert not qsub
     assert resubmission.present_pbs_job(paths) is None
 
 
-def test_of_many_that_look_one_submits(paths: JobPaths, qsub: list) -> None:
+def test_only_one_of_many_processes_submits_again(paths: JobPaths, qsub: list) -> None:
     for attempt in (1, 2):
         resubmission.ask_for(paths)
         with ThreadPoolExecutor(8) as pool:

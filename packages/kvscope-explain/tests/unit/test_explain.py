@@ -221,7 +221,7 @@ def test_sentences_have_the_facts_and_no_others(said: str, expected: str) -> Non
 LOST = {"action": "recompute", "refused": False, "tokens": 33, "blocks": 3, "for_requests": ["2"]}
 
 
-def test_a_preemption_says_by_what_rule_and_for_whom() -> None:
+def test_a_preemption_names_its_rule_and_the_request_that_needed_room() -> None:
     assert {*CHOSEN} == {*get_args(Whom), None}
     for rule, words in CHOSEN.items():
         assert told(PREEMPTED, **LOST, victim=rule) == (

@@ -195,7 +195,7 @@ def test_the_lines_of_a_run_have_all_its_time(lives: Lives) -> None:
     assert lines[-1] == "The slowest requests: B, D, C, A, E"
 
 
-def test_of_many_requests_the_first_are_named() -> None:
+def test_only_the_first_of_many_requests_are_named() -> None:
     assert names(["1"]) == "request 1"
     assert names([*"1234"]) == "requests 1, 2, 3, 4"
     assert names([*"123456"]) == "requests 1, 2, 3, 4 and 2 more"

@@ -115,7 +115,7 @@ def test_a_worker_does_one_thing_after_the_other():
 
 
 @pytest.mark.parametrize("capacity", [1, 17])
-def test_a_full_segment_counts_and_keeps_what_it_has(capacity: int):
+def test_a_full_segment_counts_drops_and_keeps_its_events(capacity: int):
     case = Case(PLAIN)
     buffer, out = traced(case, capacity)
     used, dropped = buffer.counters[:, USED], buffer.counters[:, DROPPED]

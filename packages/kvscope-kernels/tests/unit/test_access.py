@@ -142,7 +142,7 @@ AWAY = decodes("a", 7, 0, 1, 8, 9)
         ((1, 2, "a"), [990, 990, 6990]),  # in another repeat
     ],
 )
-def test_a_preemption_ends_what_a_request_held_though_it_gets_the_block_back(tmp_path, who, idle):
+def test_a_preemption_ends_the_use_of_a_block_though_the_request_gets_it_back(tmp_path, who, idle):
     file = preempted(tmp_path, who)
     trace = replace(write(tmp_path, AWAY + decodes("b", 3, 5)), preemptions=file)
     assert sorted(reuses(trace).idle_ns) == idle
@@ -238,7 +238,7 @@ def test_a_v_read_without_its_k_read_is_in_no_pair(tmp_path):
     assert found == pytest.approx(30e-9)
 
 
-def test_amplification_is_what_tiles_read_over_what_contexts_hold(trace, served):
+def test_amplification_is_tokens_read_by_tiles_over_tokens_of_contexts(trace, served):
     read = held = 0
     for prompt in served.prompts:
         tiles = [*range(served.tile, prompt, served.tile), prompt]
@@ -248,7 +248,7 @@ def test_amplification_is_what_tiles_read_over_what_contexts_hold(trace, served)
     assert trace.metric("kv_read_amplification", PASSES) == pytest.approx(read / held)
 
 
-def test_a_block_of_which_each_tile_sees_more_is_held_as_the_last_one_sees_it(tmp_path):
+def test_a_block_of_which_each_tile_sees_more_counts_as_the_last_tile_sees_it(tmp_path):
     rows = [
         event(0, kind, 0, at, at + 10, tokens=tokens)
         for kind, at, tokens in (
@@ -341,7 +341,7 @@ def test_a_sample_gives_the_metrics_that_it_tells_and_no_others(tmp_path, stride
     assert (found["repeats_valid"] == [0 if name in lost else 2 for name in found.index]).all()
 
 
-def test_a_sample_of_passes_or_layers_does_not_change_what_it_tells(tmp_path):
+def test_a_sample_of_passes_or_layers_does_not_change_the_metrics_that_it_determines(tmp_path):
     prompts = (20, 90)
     full, sampled = (
         serve(Served(prompts=prompts, repeats=1, layer_stride=stride)) for stride in (1, 2)

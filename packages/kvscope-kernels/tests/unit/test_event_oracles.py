@@ -86,7 +86,7 @@ def test_kvscope_s_own_flushes_lack_nothing(change: Callable[[Found], Any], word
     assert "flush_incomplete" not in violations(found)  # an import may lack it
 
 
-def test_every_oracle_is_told_of_even_if_it_has_seen_nothing() -> None:
+def test_every_oracle_is_reported_even_if_it_had_nothing_to_check() -> None:
     verdict = Judge(RunFacts(CLOCK)).account()
     assert tuple(verdict) == NAMES
     assert all(found == {"violations": 0, "first": "", "looked": 0} for found in verdict.values())
@@ -106,7 +106,7 @@ def test_a_verdict_may_be_asked_for_again() -> None:
     assert judge.account() == judge.account()
 
 
-def test_a_verdict_tells_what_held_from_what_did_not_apply() -> None:
+def test_a_verdict_distinguishes_oracles_that_held_from_those_that_did_not_apply() -> None:
     judge = Judge(RunFacts(CLOCK))
     judge.add(flush_of(lose(lambda r: r[0] != V_READ)(MIXED.flush())))
     states = {found.name: found.state for found in verdicts(READER, judge.account())}
@@ -115,7 +115,7 @@ def test_a_verdict_tells_what_held_from_what_did_not_apply() -> None:
     assert states["passes_missing"] == states["batch_differs"] == NOT_APPLICABLE
 
 
-def test_an_older_account_tells_what_it_knows() -> None:
+def test_an_older_account_is_read_as_far_as_it_goes() -> None:
     old = {"k_reads_missing": {"violations": 0, "first": ""}}
     states = {found.name: found.state for found in verdicts(READER, old)}
     assert states.pop("k_reads_missing") == HELD
@@ -449,7 +449,7 @@ def test_a_block_is_shared_at_the_position_where_it_was_found() -> None:
     assert other == {"hit_not_in_table": 1}
 
 
-def test_a_preempted_request_has_lost_what_it_found() -> None:
+def test_a_preempted_request_has_lost_its_hits() -> None:
     found = shares_a_block() | {"step": 7}
     block = found["block_table"][0][0]
     before = found_blocks(("101", 3, block, 0), **{"101": [5]})

@@ -98,7 +98,7 @@ def test_the_table_has_a_column_of_events(capsys: pytest.CaptureFixture[str]) ->
     assert [cell.strip() for cell in heading] == ["id", "time", "GPU", "events", "tracing"]
 
 
-def test_of_several_memory_is_that_of_the_largest_and_disk_that_of_all() -> None:
+def test_several_experiments_need_the_memory_of_the_largest_and_the_disk_of_all() -> None:
     small, large = needs("tracing=full"), needs("tracing=full", "cache.blocks=512", "repeats=9")
     said = in_words([small, large])
     assert f"needs {gib_text(large.memory.total_bytes)} GiB" in said

@@ -125,7 +125,7 @@ def test_every_event_is_a_row_as_it_was_recorded(
     assert groups == {1: 8, 300: 2, 1 << 20: 1}[batch_rows]
 
 
-def test_an_event_of_no_request_has_none(tmp_path: Path) -> None:
+def test_an_event_of_an_unknown_row_has_no_request(tmp_path: Path) -> None:
     found = Batch([(20, 1)]).flush()
     found["events"]["row"][-1] = 300
     events, _, account = collected([found], tmp_path)
@@ -133,7 +133,7 @@ def test_an_event_of_no_request_has_none(tmp_path: Path) -> None:
     assert account["oracles"]["reads_repeated"]["violations"] == 1
 
 
-def test_a_kernel_is_a_row_with_what_it_owes_and_what_it_gave(tmp_path: Path) -> None:
+def test_a_kernel_is_a_row_with_its_expected_and_recorded_events(tmp_path: Path) -> None:
     found = Batch([(20, 25), (70, 1)], block_size=16, tile_tokens=10, kv_heads=[0, 3]).flush()
     found["segments"]["dropped"][-1] = 5
     _, kernels, account = collected([found], tmp_path)

@@ -17,6 +17,6 @@ def test_a_device_without_kernels_is_refused() -> None:
         assert words in str(refused.value)
 
 
-def test_another_name_is_refused_with_those_that_there_are() -> None:
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     with pytest.raises(BadInput, match=r"tracing is 'some'.* must be one of full, none, sampled"):
         expand(None, ["tracing=some"], CONFIG)

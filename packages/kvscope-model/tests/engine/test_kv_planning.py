@@ -90,7 +90,7 @@ def test_full_attention_holds_every_token(tmp_path: Path) -> None:
     assert found["requests"][1]["recompute_flops"] == flops
 
 
-def test_a_window_frees_what_it_left_behind(tmp_path: Path) -> None:
+def test_a_window_frees_blocks_that_it_has_passed(tmp_path: Path) -> None:
     found = plan(tmp_path, "window", "block_size=32", "enable_prefix_caching=false")
     windows = [one["window_tokens"] for one in found["groups"]]
     assert windows.count(256) == len(windows) - 1

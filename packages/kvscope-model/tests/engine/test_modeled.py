@@ -326,7 +326,7 @@ def test_activations_take_the_times_of_the_cost_model(run: Runner):
         assert saved_s == pytest.approx(cost.save_s(int(tokens), int(tokens))[0])
 
 
-def test_adaptive_takes_what_is_possible_and_records_what_it_expected(run: Runner):
+def test_adaptive_takes_a_possible_action_and_records_its_expectation(run: Runner):
     """All three actions occur; the oracles of `run` hold for the mixture."""
     words = (*SMALL, *MIXTURE, "cache.block_size=16", "workload.num_requests=16")
     lengths = ("workload.max_tokens=192", "repeats=1", "warmup=0")

@@ -207,7 +207,7 @@ def swapped_behind_saves(way: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("way", ["out", "into"])
-def test_a_swapped_block_waits_for_what_was_saved_too(warm: Warm, way: str):
+def test_a_swapped_block_waits_for_saves_too(warm: Warm, way: str):
     """`adaptive` does so: it swaps some victims and keeps the activations of others."""
     assert warm.call(swapped_behind_saves, way) == (5_000_000, 6_000_000)
 

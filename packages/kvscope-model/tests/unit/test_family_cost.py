@@ -52,7 +52,7 @@ def test_a_window_as_long_as_the_context_is_full_attention(tokens: int, before: 
 
 
 @given(lengths)
-def test_a_window_bounds_what_decode_reads(context: int) -> None:
+def test_a_window_bounds_the_tokens_that_decode_reads(context: int) -> None:
     model = model_of("tiny-window")
     window = model.kept[0].window_tokens
     assert window
@@ -69,7 +69,7 @@ def test_decode_of_latents_reads_them_or_computes_with_them(context: int) -> Non
 
 
 @given(lengths)
-def test_fp8_halves_what_decode_reads(context: int) -> None:
+def test_fp8_halves_the_bytes_that_decode_reads(context: int) -> None:
     model = model_of("gemma-3-27b")
     assert decode_s(model, context, 2) == pytest.approx(2 * decode_s(model, context, 1))
     llama = model_of("llama-3.1-8b")
@@ -92,7 +92,7 @@ def test_a_state_costs_each_request_the_same_at_any_length(requests: int) -> Non
     )
 
 
-def test_layers_that_share_attend_as_those_that_keep() -> None:
+def test_layers_that_share_k_and_v_attend_like_their_owners() -> None:
     shared = model_of("tiny-shared")
     alone = [
         one.model_copy(update={"layers": one.attending_layers, "shared_layers": 0})
@@ -112,7 +112,7 @@ def test_a_longer_context_never_takes_less(name: str, requests: int, context: in
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_many_passes_cost_what_each_does(name: str) -> None:
+def test_many_passes_cost_the_sum_of_each(name: str) -> None:
     found = cost(model_of(name))
     chunks = [[(300, 0), (20, 4000)], [], [(7, 90)]]
     decodes, context = np.array([0, 3, 2]), np.array([0.0, 5000.0, 100.0])

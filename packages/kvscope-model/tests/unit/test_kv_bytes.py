@@ -50,7 +50,7 @@ def test_pairs_are_those_within_the_window(tokens: int, window: int | None) -> N
 
 
 @pytest.mark.parametrize("tokens", [1, 15, 16, 17, 50])
-def test_of_a_chunk_a_token_attends_to_those_before_it(tokens: int) -> None:
+def test_a_token_attends_to_earlier_tokens_of_its_chunk(tokens: int) -> None:
     places = ((one, other) for one in range(tokens) for other in range(one + 1))
     counted = sum(1 for one, other in places if one // 16 == other // 16)
     assert AttentionLayers(4, chunk_tokens=16).flops(tokens) == 4 * counted
@@ -72,7 +72,7 @@ def test_bytes_of_a_request_are_those_of_its_blocks() -> None:
     assert PLAN.swap_bytes(held) == 2 * PLAN.useful_bytes(held)
 
 
-def test_flops_are_two_a_weight_and_those_of_pairs() -> None:
+def test_flops_are_two_per_weight_and_those_of_attention_pairs() -> None:
     expected = 2 * 1_000 * 256 + 8 * (pairs(256) + pairs(256, 64))
     assert PLAN.recompute_flops(256) == expected
 
@@ -115,7 +115,7 @@ def test_the_picture_has_every_group_and_length() -> None:
     assert all(word in picture for word in ("2 × SlidingWindow", "FullAttention", "256", "512"))
 
 
-def test_lengths_are_those_asked_for_and_doubled_ones() -> None:
+def test_lengths_are_the_requested_and_the_doubled_ones() -> None:
     assert lengths([1000, 300], 2048) == [256, 300, 512, 1000, 1024]
 
 

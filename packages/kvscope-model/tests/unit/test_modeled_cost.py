@@ -67,7 +67,7 @@ rows = st.lists(st.tuples(st.integers(1, 600), st.integers(0, 4096)), min_size=1
 
 
 @given(st.lists(rows, min_size=1, max_size=8), st.booleans(), st.booleans())
-def test_many_passes_take_each_what_it_takes_alone(passes, prefix_kernel, split_decode):
+def test_each_of_many_passes_takes_as_long_as_alone(passes, prefix_kernel, split_decode):
     """To the last bit: intervals begin with what a run recorded."""
     for hardware in (A100, data.read("cpu")):
         cost = PassCost(hardware, MODEL, prefix_kernel, split_decode)

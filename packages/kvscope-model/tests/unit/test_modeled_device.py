@@ -18,7 +18,7 @@ def planned(*words: str):
     return one.experiment
 
 
-def test_it_sets_what_the_paper_ran_with():
+def test_it_has_the_settings_of_the_paper():
     found = planned("overflow=swap")
     assert found.cache.admission == "vllm-0.4.2"
     assert (found.cache.watermark, found.cache.block_size) == (0.01, 16)

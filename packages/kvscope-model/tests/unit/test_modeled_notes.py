@@ -14,7 +14,7 @@ def notes(*words: str) -> list[str]:
     return effects.notes(expand(None, [*on_modeled, *SMALL, *words], CONFIG))
 
 
-def test_a_plan_says_what_a_varied_key_does_not_change() -> None:
+def test_a_plan_names_a_varied_key_without_effect() -> None:
     assert notes() == []
     assert notes("device.threads=2") == [
         "device.threads changes no result on a modeled device, which computes nothing of the model"

@@ -61,7 +61,7 @@ def test_rebuilding_takes_less_than_computing_the_tokens_again(model: str):
         assert back_s < cost.passes.pass_s([(n, 0)], 0, 0, 0)
 
 
-def test_of_llama_3_1_activations_take_longer_to_fetch_than_k_and_v():
+def test_activations_of_llama_3_1_take_longer_to_fetch_than_k_and_v():
     cost = cost_of("llama-3.1-8b", coalesced=True)
     assert cost.activation_block_bytes == 2 * cost.block_bytes
     assert cost.fetch_s(256, 1)[0] > cost.swap_s(256, 1, "in")[0]

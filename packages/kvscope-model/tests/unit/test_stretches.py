@@ -10,7 +10,7 @@ from kvscope_model.engine.cost import stretches
 @pytest.mark.parametrize(
     "blocks", [[], [4], [4, 5, 6], [4, 6, 5], [6, 5, 4], [0, 1, 9, 10, 3], [7, 8, 8, 9]]
 )
-def test_a_stretch_ends_where_the_next_block_is_not_the_following_one(blocks: list[int]):
+def test_a_stretch_ends_before_a_block_that_does_not_follow(blocks: list[int]):
     places = groupby(enumerate(blocks), lambda one: one[1] - one[0])
     assert stretches(blocks) == len([*places])
 

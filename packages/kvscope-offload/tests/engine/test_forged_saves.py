@@ -82,7 +82,7 @@ def test_activations_have_the_type_of_the_model_beside_k_and_v_of_eight_bits(war
     assert engine.input_block_bytes == 16 * 4 * 256 * 4  # tokens, layers, numbers of four bytes
 
 
-def test_a_replay_agrees_of_what_a_host_has_no_room_for(warm: Warm) -> None:
+def test_a_replay_agrees_on_blocks_that_a_host_has_no_room_for(warm: Warm) -> None:
     words = last_of_each_key([*WORDS, "overflow.host_blocks=8"])
     found = read_records(directory_of(warm, words, "saves, a small pool"))
     assert found.preemptions["refused"].any()

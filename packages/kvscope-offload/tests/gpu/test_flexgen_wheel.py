@@ -121,7 +121,7 @@ def test_tokens_are_those_of_kvscopes_engine(driver, tmp_path, minibatches):
         assert row["output_sha256"] == expected
 
 
-def test_it_loads_what_kvscope_loads_but_for_the_newest_tokens_place(driver, crossed, tmp_path):
+def test_it_loads_as_kvscope_does_except_for_the_newest_tokens_place(driver, crossed, tmp_path):
     """FlexGen loads a row for the newest token, too, and then overwrites it."""
     experiment = planned("repeats=1", "warmup=0")
     own = kvscopes(experiment)

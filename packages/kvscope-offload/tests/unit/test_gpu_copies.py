@@ -12,7 +12,7 @@ def test_activations_of_a_pass_are_gathered_twice() -> None:
     assert memory(*words).copy_bytes == 2 * 4096 * 4 * 256 * 4
 
 
-def test_adaptive_copies_hold_what_its_pools_are_for() -> None:
+def test_copies_of_adaptive_have_the_contents_of_its_pools() -> None:
     words = ("overflow=adaptive", "overflow.hardware=a100-40gb", "overflow.host_gib=64")
     assert memory("model=tiny-llama", *words).copy_bytes == 2 * 4096 * 4 * 256 * 4
     coalesced = (*words, "overflow.copies=coalesced")

@@ -188,7 +188,7 @@ def test_bytes_are_the_same_wherever_the_blocks_lie(tmp_path):
     assert len({tuple(record.context_bytes for record in each) for each in passes}) == 1
 
 
-def test_modeled_passes_take_what_the_simulation_says_every_time(tmp_path):
+def test_modeled_passes_always_take_the_simulated_time(tmp_path):
     first, again = passes_s(tmp_path), passes_s(tmp_path)
     assert first == again
     assert len(first) == 6

@@ -165,7 +165,7 @@ def test_a_range_that_was_chosen_here_confirms_nothing(gains, said):
     assert claim.verdict(1.35, {("m", n): gain for n, gain in enumerate(gains)}) == said
 
 
-def test_a_gain_beyond_what_the_operations_allow_differs():
+def test_a_gain_that_operation_counts_do_not_allow_differs():
     (claim,) = (claim for claim in CLAIMS if claim.words == "rebuild, as 78 % less time")
     assert claim.verdict(4.55, {("m", 1): 4.0}).startswith("Differs")
 

@@ -66,7 +66,7 @@ def host(cls, **keys):
 
 @pytest.mark.parametrize("hidden", [4096, 7168, 12288])
 @pytest.mark.parametrize("minibatches", [2, 4])
-def test_balanced_the_simulated_step_is_that_of_the_closed_form(hidden, minibatches):
+def test_the_simulated_step_of_a_balanced_split_is_that_of_the_closed_form(hidden, minibatches):
     found = generation(host(Hybrid, minibatches=minibatches, weights="resident"), hidden=hidden)
     closed_s = step_s(found.cost, found.demand(), found.split)
     assert simulate(found).step_s / LAYERS == pytest.approx(closed_s, rel=0.02)
@@ -85,7 +85,7 @@ def test_hybrid_is_faster_than_either_cache_alone_where_the_link_and_the_device_
 
 
 @pytest.mark.parametrize(("rho", "gain"), [(0.05, 2.5), (0.1, 1.67), (0.2, 1.25), (0.3, 1.11)])
-def test_ids_below_activations_gain_what_the_closed_form_says(rho, gain):
+def test_ids_below_activations_gain_as_the_closed_form_predicts(rho, gain):
     """With t of the tokens computed again a pass takes 1 - t of that of activations alone."""
     machine = {"flops_per_s": 4096 * 25e9 / rho, "memory_bytes_per_s": 1e18, "hidden": 4096}
     found = {
@@ -309,7 +309,7 @@ def test_lanes_do_one_thing_at_a_time_and_the_device_waits_for_its_load():
 @pytest.mark.parametrize("layers", [1, 2, 4])
 @pytest.mark.parametrize("minibatches", [1, 3])
 @pytest.mark.parametrize("buffers", [1, 2, 5])
-def test_a_load_waits_for_its_buffer_and_what_the_pass_before_stored_of_its_layer(
+def test_a_load_waits_for_its_buffer_and_the_previous_stores_of_its_layer(
     layers, minibatches, buffers
 ):
     """And for nothing else, also where more buffers are free than there are tasks in a pass."""
@@ -339,7 +339,9 @@ def test_a_load_waits_for_its_buffer_and_what_the_pass_before_stored_of_its_laye
     st.floats(0, 2e-3),
     st.integers(1, 4),
 )
-def test_blocks_are_conserved_and_each_token_lies_in_one(lengths, share, device_gib, minibatches):
+def test_blocks_are_conserved_and_each_token_is_in_exactly_one(
+    lengths, share, device_gib, minibatches
+):
     policy = host(Hybrid, share=share, device_gib=device_gib or None, minibatches=minibatches)
     made = generation(policy, lengths=lengths, hidden=256)
     computed = dict.fromkeys(range(len(lengths)), 0)
@@ -381,7 +383,7 @@ def test_the_share_of_blocks_is_the_share_wanted(share):
 
 
 @pytest.mark.parametrize("split", [Split(0.6, 0.4), Split(0.3, 0.4), Split(0.0, 0.4)])
-def test_of_all_blocks_that_are_no_ids_activations_keep_their_share(split):
+def test_activations_keep_their_share_of_all_blocks_but_ids(split):
     """Only prompts have ids: among generated tokens there are more activations, or K and V."""
     cost = CostModel.of_rates(opt(256), **RTX_4090)
     lengths = [Length(160, 60)] * 8

@@ -187,7 +187,7 @@ def test_a_fit_finds_the_line_that_was_planted(slope, fixed):
     st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=30),
     st.integers(1, 8),
 )
-def test_balanced_minibatches_are_no_less_balanced_than_those_in_order(pairs, groups):
+def test_balanced_minibatches_are_at_least_as_balanced_as_minibatches_in_order(pairs, groups):
     efforts = [Effort(*pair) for pair in pairs]
     plain, formed = in_order(len(efforts), groups), balanced(efforts, groups)
     assert imbalance_s(efforts, formed) <= imbalance_s(efforts, plain)

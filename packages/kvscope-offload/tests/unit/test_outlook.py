@@ -38,7 +38,7 @@ def simulated(
 
 
 @given(st.lists(growths, max_size=6), growths, st.integers(1, 9), st.integers(0, 40))
-def test_it_is_what_a_simulation_of_each_pass_gives(ahead, own, block_size, spare):
+def test_it_equals_a_simulation_of_each_pass(ahead, own, block_size, spare):
     """In any cache in which the request and those before it have room when it begins."""
     begun = sum(blocks_of(one.tokens, block_size) for one in [*ahead, own])
     alone = max(blocks_of(one.most, block_size) for one in [*ahead, own])

@@ -55,7 +55,7 @@ def test_an_interval_holds_nineteen_of_twenty_of_the_others_errors(
     assert np.mean(np.array(others) <= size + 1e-12) >= 0.95 - 1 / len(others)
 
 
-def test_of_errors_from_one_source_nineteen_of_twenty_are_held() -> None:
+def test_intervals_contain_nineteen_of_twenty_errors_from_one_source() -> None:
     generator = np.random.default_rng(7)
     found = {name: list(generator.normal(0, 0.05, 500)) for name in "abcd"}
     covered = coverage(found)

@@ -74,7 +74,7 @@ def claims_of(figure: str, words: str = "") -> Claim:
 
 
 @every_claim
-def test_a_claim_names_published_figures_or_says_that_there_are_none(claim):
+def test_a_claim_names_published_figures_or_says_that_it_has_none(claim):
     assert set(claim.figures) <= set(FIGURES)
     has_values = set(claim.figures) <= PUBLISHED
     assert has_values != (NOT_PUBLISHED in claim.published.evidence)
@@ -101,7 +101,7 @@ def test_a_claim_is_said_once_and_both_findings_are_sentences(claim):
 
 
 @every_claim
-def test_nothing_is_told_without_values(claim):
+def test_a_claim_without_values_was_not_run(claim):
     assert claim.ours(Values([])) == NOT_RUN
 
 

@@ -92,7 +92,7 @@ def test_a_cold_start_adds_its_bound_at_most():
     assert from_idle_s(0.01, 0, 0) < 0.01 * 1.2
 
 
-def test_errors_of_the_calibration_are_those_of_times_on_the_modeled_a100():
+def test_errors_of_the_calibration_equal_errors_on_the_modeled_a100():
     found = [
         *(compared(point, 1.1) for point in points(("3a", "8b"))),
         *(compared(point, 2.0, device="cuda") for point in points(("3a",))),
@@ -142,12 +142,12 @@ def unit_in(point: Point) -> str:
     return "tokens" if metric in ("scheduled_tokens", "tokens_written", "k_reads") else "s"
 
 
-def test_of_a_measured_device_no_time_is_fitted_or_predicted():
+def test_no_time_is_fitted_or_predicted_for_a_measured_device():
     found = [compared(point, unit=unit_in(point), device="cuda") for point in points()]
     assert [one.kind for one in by_kind(found)] == [COUNT, SHARE, STALLED, MEASURED]
 
 
-def test_of_figure_4b_a_value_holds_a_stall_if_it_differs_without_one():
+def test_a_value_of_figure_4b_has_a_stall_if_it_differs_without_it():
     with_stalls, without = (
         {str(sorted(p.settings.items(), key=str)): p for p in points(("4b",)) if p.table.title == t}
         for t in ("Throughput by batching and context window", "The same without the host's stalls")

@@ -29,7 +29,7 @@ def test_the_shipped_numbers_are_those_of_the_fit(again):
     assert cold == pytest.approx([again.fit.values[name] for name in names], rel=SAME)
 
 
-def test_of_copies_one_rate_is_fitted_for_both_directions():
+def test_a_single_rate_is_fitted_for_copies_in_both_directions():
     shipped = data.read("a100-40gb")
     for one in (shipped.model_dump(), *shipped.bootstrap):
         for memory in ("pinned", "pageable"):

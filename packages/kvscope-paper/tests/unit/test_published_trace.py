@@ -39,7 +39,7 @@ def lost_by_the_rule(context: int) -> int:
     return sum(block % 4 * 20 + block >= 80 for block in range(blocks))
 
 
-def test_exactly_what_the_trace_lost_is_found(lossy: Artifact, tmp_path: Path) -> None:
+def test_exactly_the_lost_rows_of_a_trace_are_found(lossy: Artifact, tmp_path: Path) -> None:
     lost = LAYERS * sum(lost_by_the_rule(893 + step) for step in range(STEPS - 1))
     due = LAYERS * sum((n + step) // 16 + 1 for n in PROMPTS for step in range(STEPS - 1))
     tokens = LAYERS * (sum(PROMPTS) + (STEPS - 1) * len(PROMPTS))
@@ -161,7 +161,7 @@ def test_a_block_of_somebody_else_is_noticed(tmp_path: Path) -> None:
     assert violated(tmp_path / "run") == {"block_not_in_table": 1}
 
 
-def test_analyse_says_what_is_wrong_and_the_command_line_what_there_is(
+def test_import_and_analyse_name_the_missing_events(
     lossy: Artifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reads, writes = map(str, lossy.files(tmp_path))

@@ -179,7 +179,7 @@ def test_files_are_bounded_and_the_newest_stays(tmp_path: Path):
     assert [path.name[8:16] for path in segment_paths(tmp_path)] == ["00000008"]
 
 
-def test_files_stay_within_what_is_kept_while_one_grows(
+def test_files_stay_within_the_kept_size_while_one_grows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("kvscope_record.writer._PERIOD_S", 0.005)
@@ -246,7 +246,7 @@ def wait_until_asked_for_a_segment(writer: Writer) -> None:
         time.sleep(0.01)
 
 
-def test_a_file_that_is_removed_while_old_ones_are_looked_for_is_no_fault(
+def test_a_file_may_vanish_while_old_files_are_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     written(tmp_path, segment(), scheduled(0))
@@ -333,7 +333,7 @@ def test_segments_that_follow_one_another_are_one_window(tmp_path: Path):
     assert window.notes == []
 
 
-def test_of_several_servers_the_newest_is_read(tmp_path: Path):
+def test_the_newest_of_several_servers_is_read(tmp_path: Path):
     written(tmp_path, segment(0), scheduled(0))
     written(tmp_path, segment(0, recording="def"), scheduled(7))
     window = read_window(tmp_path)

@@ -189,7 +189,7 @@ def test_a_request_that_came_before_the_files_begin_is_served_whole(tmp_path: Pa
     ]
 
 
-def test_aborted_requests_keep_what_they_got_and_that_is_said(tmp_path: Path):
+def test_aborted_requests_keep_their_tokens_and_are_reported(tmp_path: Path):
     _, notes = replayed(tmp_path)
     assert [note.partition(":")[0] for note in notes] == ["aborts"]
     assert "2 request(s)" in notes[0]

@@ -36,7 +36,7 @@ THREE = Gpus(count=3, memory_bytes=40 * GIB)
         ("all", []),
     ],
 )
-def test_a_process_sees_what_its_environment_names(value, seen):
+def test_a_process_sees_the_gpus_that_its_environment_names(value, seen):
     assert visible_gpus(THREE, {VISIBLE: value}) == seen
 
 
@@ -44,7 +44,7 @@ def test_without_the_variable_it_sees_all():
     assert visible_gpus(THREE, {}) == [0, 1, 2]
 
 
-def test_a_node_keeps_what_its_gpus_are(tmp_path: Path):
+def test_a_node_keeps_the_kind_of_its_gpus(tmp_path: Path):
     make_node(tmp_path, THREE, "1.2.3")
     assert gpus_of(tmp_path) == THREE
 
@@ -83,7 +83,7 @@ def test_nvidia_smi_lists_all_whatever_is_visible(tmp_path: Path):
     assert len(done.stdout.splitlines()) == 3
 
 
-def test_nvidia_smi_answers_what_it_is_asked_and_invents_no_clock(tmp_path: Path):
+def test_nvidia_smi_answers_queries_and_invents_no_clock(tmp_path: Path):
     make_node(tmp_path, THREE, "1.2.3")
     query = ("--query-gpu=uuid,clocks.sm,memory.total", "--format=csv,noheader,nounits")
     done = smi(tmp_path, *query, f"--id={uuid_of(2)},0")

@@ -55,7 +55,7 @@ def metrics(study: Rehearsal) -> pd.DataFrame:
     return pd.read_parquet(study.page(NAME).parent / "metrics.parquet")
 
 
-def test_no_number_of_it_is_taken_for_a_measured_one(study):
+def test_no_number_of_a_rehearsed_run_counts_as_measured(study):
     assert set(metrics(study)["time_source"]) == {"rehearsed"}
     page = study.page(NAME).read_text(encoding="utf-8")
     assert "rehearsed, not measured" in page
