@@ -106,15 +106,17 @@ def judge(budgets: Sequence[Budget], closures: Closures) -> tuple[list[str], lis
     """Lines of a table of closures and budgets, and complaints about them."""
     table = [f"{'':19} {'largest of':42} {'lines':>7} {'allowed':>8} {'target':>7}"]
     faults = []
-    for one in budgets:
+    for budget in budgets:
         try:
-            lines, module = max((closures.size(module), module) for module in one.modules)
+            lines, module = max((closures.size(module), module) for module in budget.modules)
         except KeyError:
-            faults.append(f"{one.kind}: there is no module {one.module}; name one of its kind")
+            faults.append(
+                f"{budget.kind}: there is no module {budget.module}; name one of its kind"
+            )
             continue
-        counts = f"{lines:7,} {one.allowed:8,} {one.target:7,}"
-        table.append(f"{one.kind:19} {module:42} {counts}")
-        faults += filter(None, [one.fault(module, lines)])
+        counts = f"{lines:7,} {budget.allowed:8,} {budget.target:7,}"
+        table.append(f"{budget.kind:19} {module:42} {counts}")
+        faults += filter(None, [budget.fault(module, lines)])
     return table, faults
 
 

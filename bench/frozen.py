@@ -153,7 +153,7 @@ def _values(column: pa.ChunkedArray, digits: int | None) -> list[Any]:
     values: list[Any] = column.to_pylist()
     if digits is None or not pa.types.is_floating(column.type):
         return values
-    rounded = (None if one is None else float(f"{one:.{digits}g}") for one in values)
+    rounded = (None if value is None else float(f"{value:.{digits}g}") for value in values)
     return [0.0 if one is not None and abs(one) < NOTHING else one for one in rounded]
 
 
@@ -165,7 +165,11 @@ def _counts(table: pa.Table) -> pa.Table:
         timed = pc.is_in(table["metric"], pa.array(WEIGHTED))
         table = table.filter(pc.and_not(pc.is_in(table["unit"], pa.array(COUNTS)), timed))
     others = {*BY_CLOCK, *BY_REPEATS}
-    kept = [one for one in table.column_names if not one.endswith(TIMES) and one not in others]
+    kept = [
+        column_name
+        for column_name in table.column_names
+        if not column_name.endswith(TIMES) and column_name not in others
+    ]
     return table.select(kept)
 
 
@@ -185,9 +189,9 @@ def differences(frozen: Frozen, now: Frozen) -> Iterator[str]:
     """Differences of a study, a sentence each; experiments that were not run now are not
     compared."""
     then_ids, now_ids = frozen.experiments, now.experiments
-    if gone := [one for one in then_ids if one not in now_ids]:
+    if gone := [then_id for then_id in then_ids if then_id not in now_ids]:
         yield f"gone, {plural(len(gone), 'experiment')}: {_named(gone)}"
-    if new := [one for one in now_ids if one not in then_ids]:
+    if new := [now_id for now_id in now_ids if now_id not in then_ids]:
         yield f"new, {plural(len(new), 'experiment')}: {_named(new)}"
     changed = [
         one
@@ -198,7 +202,7 @@ def differences(frozen: Frozen, now: Frozen) -> Iterator[str]:
         yield f"other tables or verdicts, {plural(len(changed), 'experiment')}: {_named(changed)}"
     if frozen.columns and now.columns:
         names = sorted(frozen.columns.keys() | now.columns.keys())
-        apart = [one for one in names if frozen.columns.get(one) != now.columns.get(one)]
+        apart = [name for name in names if frozen.columns.get(name) != now.columns.get(name)]
         if apart:
             yield f"other values, {plural(len(apart), 'column')}: {_named(apart)}"
 

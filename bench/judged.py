@@ -38,7 +38,9 @@ Say = Callable[[str], None]
 
 def every_oracle(run: Records) -> set[str]:
     """The oracles of tables that the run violates; REFUSED if it cannot be judged."""
-    return _names(lambda: {one.name for one in judge_tables(run) if one.state == VIOLATED})
+    return _names(
+        lambda: {verdict.name for verdict in judge_tables(run) if verdict.state == VIOLATED}
+    )
 
 
 def one_oracle(name: str) -> Judge:

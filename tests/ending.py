@@ -128,11 +128,12 @@ def assert_all_end(
 
 
 def described(processes: Iterable[psutil.Process]) -> list[str]:
-    """Each process's number, parent, status and command, of those that have not ended meanwhile."""
+    """Number, parent, status and command of each process that has not ended meanwhile."""
     lines = []
-    for one in processes:
+    for process in processes:
         with suppress(psutil.Error):
-            lines.append(f"{one.pid} of {one.ppid()}, {one.status()}: {' '.join(one.cmdline())}")
+            parent, status = process.ppid(), process.status()
+            lines.append(f"{process.pid} of {parent}, {status}: {' '.join(process.cmdline())}")
     return lines
 
 

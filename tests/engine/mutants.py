@@ -49,8 +49,8 @@ def of_preemptions(**change: Callable[[Any], Any]) -> Change:
 
     def made(recording: Recording) -> Recording:
         changed = [
-            replace(one, **{name: new(one) for name, new in change.items()})
-            for one in recording.preemptions
+            replace(preemption, **{name: new(preemption) for name, new in change.items()})
+            for preemption in recording.preemptions
         ]
         return replace(recording, preemptions=changed)
 
@@ -62,8 +62,8 @@ def of_transfers(**change: Callable[[Any], Any]) -> Change:
 
     def made(recording: Recording) -> Recording:
         changed = [
-            replace(one, **{name: new(one) for name, new in change.items()})
-            for one in recording.transfers
+            replace(transfer, **{name: new(transfer) for name, new in change.items()})
+            for transfer in recording.transfers
         ]
         return replace(recording, transfers=changed)
 

@@ -102,12 +102,22 @@ def told(recording: Recording) -> dict[str, list[Any]]:
         ],
         "free": [one.kv_blocks_free for one in recording.passes],
         "preemptions": [
-            (one.step, one.request_id, one.tokens, one.blocks, one.shared, one.action.name)
-            for one in recording.preemptions
+            (
+                preemption.step,
+                preemption.request_id,
+                preemption.tokens,
+                preemption.blocks,
+                preemption.shared,
+                preemption.action.name,
+            )
+            for preemption in recording.preemptions
         ],
         "hits": recording.hits,
         "evictions": recording.evictions,
-        "copies": [(one.step, one.request_id, one.direction) for one in recording.transfers],
+        "copies": [
+            (transfer.step, transfer.request_id, transfer.direction)
+            for transfer in recording.transfers
+        ],
     }
 
 
@@ -154,7 +164,9 @@ def compared(seeds: range, cases: list[str]) -> Iterator[dict[str, Any]]:
 def uncomputed(recording: Recording) -> list[Any]:
     """The blocks that were in the prefix cache though no pass filled them with tokens."""
     owners = [{row.request_id for row in one.batch()} for one in recording.passes]
-    cached = [hit.found for hit in recording.hits] + [one.lost for one in recording.evictions]
+    cached = [hit.found for hit in recording.hits] + [
+        eviction.lost for eviction in recording.evictions
+    ]
     return [block for block in cached if block.owner not in owners[block.step]]
 
 

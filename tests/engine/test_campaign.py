@@ -75,7 +75,7 @@ def no_trace() -> Iterator[None]:
     """Every process that the block starts ends with it, and no temporary file remains."""
     before = descendants()
     yield
-    started = [one for one in descendants() if one not in before]
+    started = [descendant for descendant in descendants() if descendant not in before]
     _, alive = psutil.wait_procs(started, timeout=240)  # a busy machine ends them late
     assert [one.cmdline() for one in alive] == []
     assert [*Path(tempfile.gettempdir()).iterdir()] == []
@@ -240,7 +240,11 @@ def processes_of(results: Path) -> list[psutil.Process]:
     for process in psutil.process_iter():
         try:
             descriptors = [*Path(f"/proc/{process.pid}/fd").iterdir()]
-            if any(one.stat().st_ino in inodes for one in descriptors if one.exists()):
+            if any(
+                descriptor.stat().st_ino in inodes
+                for descriptor in descriptors
+                if descriptor.exists()
+            ):
                 found.append(process)
         except (OSError, psutil.Error):
             continue

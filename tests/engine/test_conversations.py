@@ -240,7 +240,7 @@ def published(path: Path) -> Iterator[tuple[list[int], int, int, list[int]]]:
 
 
 def agent(rows: list[Any], first: int) -> Iterator[tuple[list[int], int, int, list[int]]]:
-    own = [one for one in rows if "in" in one]
+    own = [row for row in rows if "in" in row]
     following = dict(zip(map(id, own), own[1:], strict=False))
     for one in rows:
         if "in" not in one:

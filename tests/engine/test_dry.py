@@ -97,7 +97,9 @@ def test_one_kind_of_other_times_is_noticed(forge: Forgery, runs: dict[str, Reco
 @pytest.mark.packages
 def test_a_copy_of_no_request_is_named_by_its_pass(runs: dict[str, Records]) -> None:
     forged = scaled("transfers", 2.0, "copy_s")(runs["activation"])
-    (words,) = [one.first for one in judge_tables(forged) if one.name == "dry_time_wrong"]
+    (words,) = [
+        verdict.first for verdict in judge_tables(forged) if verdict.name == "dry_time_wrong"
+    ]
     assert words.split(": ")[1].startswith("copy_s is")
     assert words.startswith("repeat 0, step ")
     assert "request" not in words

@@ -287,7 +287,7 @@ def test_what_follows_from_other_columns_is_held_against_them(installed: Records
     rows[column] += rows.index == 3
     row: Any = rows.loc[3].to_dict()
     verdicts = judge_tables(installed.variant(added={"toy_requests": rows}))
-    (words,) = [one.first for one in verdicts if one.name == "added_differ"]
+    (words,) = [verdict.first for verdict in verdicts if verdict.name == "added_differ"]
     assert words.startswith(f"toy_requests.{column} is {row[column]}")
     assert f"step {row['step']}, request_id {row['request_id']}" in words
 

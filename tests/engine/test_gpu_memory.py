@@ -56,7 +56,9 @@ def measure(directory: str, tokens: int) -> int:
 
         def __init__(self):
             super().__init__()
-            tensors = [one for one in gc.get_objects() if isinstance(one, torch.Tensor)]
+            tensors = [
+                instance for instance in gc.get_objects() if isinstance(instance, torch.Tensor)
+            ]
             self.before, self.made, self.most = storages(tensors), {}, 0
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):

@@ -41,7 +41,7 @@ class ToySinksForCausalLM(MistralForCausalLM):
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)
-        layers = [one for one in self.modules() if hasattr(one, "get_kv_cache_spec")]
+        layers = [module for module in self.modules() if hasattr(module, "get_kv_cache_spec")]
         for layer in layers[::2]:
             layer.get_kv_cache_spec = with_sinks(layer.get_kv_cache_spec)
         for layer in layers[1::2]:
@@ -53,7 +53,7 @@ def with_sinks(of_window: Any) -> Any:
 
     def get_kv_cache_spec(config: Any) -> ToySinksSpec:
         spec = of_window(config)
-        return ToySinksSpec(**{one.name: getattr(spec, one.name) for one in fields(spec)})
+        return ToySinksSpec(**{field.name: getattr(spec, field.name) for field in fields(spec)})
 
     return get_kv_cache_spec
 

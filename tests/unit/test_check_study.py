@@ -157,6 +157,6 @@ def test_tables_beside_those_of_an_unfinished_study_are_checked_too(
     shutil.copytree(written, written / "unfinished")
     assert complaints() == []
     tables.write(table, tables.read(table, path).assign(value=1.0), path)
-    assert any(one.startswith(f"{path}: ") for one in complaints())
+    assert any(complaint.startswith(f"{path}: ") for complaint in complaints())
     path.write_bytes(before)
     shutil.rmtree(written / "unfinished")

@@ -28,7 +28,7 @@ def test_the_cache_has_the_blocks_of_all_requests_over_the_ratio(
 ) -> None:
     words = (f"cache.oversubscription={ratio}", f"seed={seed}", f"cache.block_size={size}")
     experiment = planned(*words, "workload.num_requests=40")
-    needed = sum(-(-one.total // size) for one in experiment.workload.lengths(seed))
+    needed = sum(-(-length.total // size) for length in experiment.workload.lengths(seed))
     assert experiment.cache_blocks <= needed / ratio < experiment.cache_blocks + 1
 
 
@@ -53,7 +53,7 @@ def test_a_request_counts_with_the_most_blocks_of_all_kv_groups(
         kinds = [(kind, asked.model.groups(kind)) for kind in asked.model.kept]
         return max(sum(n * held(kind, at) for kind, n in kinds) for at in range(tokens))
 
-    needed = sum(most(one.total) for one in asked.workload.lengths(seed))
+    needed = sum(most(length.total) for length in asked.workload.lengths(seed))
     assert asked.cache_blocks == needed
 
 

@@ -73,7 +73,7 @@ def test_copies_of_an_earlier_run_are_those_of_its_preemptions(run: Path) -> Non
 @pytest.mark.thorough
 def test_an_earlier_run_has_the_metrics_and_verdicts_that_it_had(run: Path, tmp_path: Path) -> None:
     def judged(records: Records) -> dict[str, str]:
-        return {one.name: one.state for one in judge_tables(records)}
+        return {verdict.name: verdict.state for verdict in judge_tables(records)}
 
     metrics, verdicts = analyse(run, tmp_path / "before"), judged(read_records(run))
     make_old(run)

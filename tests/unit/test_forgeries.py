@@ -94,7 +94,7 @@ def run_of(made: Path) -> Path:
 def found(made: Path, **given: Any) -> list[str]:
     """Complaints about computed files, without the violated oracles of the fake."""
     complaints = check.check_run(run_of(made), **given)
-    return [one for one in complaints if one.startswith(f"{made}/")]
+    return [complaint for complaint in complaints if complaint.startswith(f"{made}/")]
 
 
 def fit_hashes(made: Path) -> None:
@@ -167,7 +167,9 @@ def unnoticed(sound: Path, edited: Path, table: tables.Table) -> list[str]:
     for what, rows in edits(pq.read_table(sound).cast(table.schema)):  # nulls anywhere
         pq.write_table(rows, edited, compression="none", write_statistics=False)
         complaints = [*table_differences(edited, sound)]
-        assert all(one.startswith(str(edited)) and "\n" not in one for one in complaints)
+        assert all(
+            complaint.startswith(str(edited)) and "\n" not in complaint for complaint in complaints
+        )
         if not complaints:
             missed.append(what)
     return missed

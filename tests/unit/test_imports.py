@@ -38,7 +38,10 @@ def names_of_vllms(path: Path) -> list[str]:
     nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
     imports = [each for each in nodes if isinstance(each, ast.Import | ast.ImportFrom)]
     constants = [each.value for each in nodes if isinstance(each, ast.Constant)]
-    words = [*map(ast.unparse, imports), *(one for one in constants if isinstance(one, str))]
+    words = [
+        *map(ast.unparse, imports),
+        *(constant for constant in constants if isinstance(constant, str)),
+    ]
     return [one for one in words if VLLMS.search(one)]
 
 
@@ -63,7 +66,7 @@ def test_importing_the_versions_of_vllm_imports_the_standard_library_alone():
 
 def circle(graph: grimp.ImportGraph) -> list[str]:
     """Modules that import each other in a circle; empty if there is none."""
-    imports = {one: graph.find_modules_directly_imported_by(one) for one in graph.modules}
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     try:
         TopologicalSorter(imports).prepare()
     except CycleError as error:

@@ -49,8 +49,8 @@ def plan(directory: Path, text: str) -> Plan:
 def test_levels_are_planned_and_change_no_id(tmp_path: Path, text: str) -> None:
     planned = plan(tmp_path, text)
     assert planned.levels == {BLOCKS: NAMES}
-    assert [one.experiment.id for one in planned.experiments] == [
-        one.experiment.id for one in plan(tmp_path, "").experiments
+    assert [point.experiment.id for point in planned.experiments] == [
+        point.experiment.id for point in plan(tmp_path, "").experiments
     ]
 
 

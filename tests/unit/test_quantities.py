@@ -141,7 +141,7 @@ def test_an_option_says_what_it_expects(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def ids(*overrides: str) -> set[str]:
-    return {one.experiment.id for one in expand(None, [*overrides], CONFIG).experiments}
+    return {point.experiment.id for point in expand(None, [*overrides], CONFIG).experiments}
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def ids(*overrides: str) -> set[str]:
 def test_a_key_takes_a_unit_and_its_id_is_that_of_the_number(text: str, number: str) -> None:
     assert ids(f"cache.gib={text}") == ids(f"cache.gib={number}")
     plan = expand(None, [f"cache.gib={text},2"], CONFIG)
-    assert [one.varied["cache.gib"] for one in plan.experiments] == [float(number), 2]
+    assert [experiment.varied["cache.gib"] for experiment in plan.experiments] == [float(number), 2]
 
 
 def test_a_time_to_think_takes_a_unit_and_may_be_0() -> None:

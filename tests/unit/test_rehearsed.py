@@ -326,8 +326,8 @@ def test_every_sentence_of_a_finding_has_the_words(results: Path) -> None:
     assert NOT_MEASURED in headline(study).sentence
     rows = findings(study)
     assert rows.differences
-    for one in (*rows.differences, *rows.unchanged, *rows.pairs):
-        assert one.change.endswith(mark_of(REHEARSED))
+    for difference in (*rows.differences, *rows.unchanged, *rows.pairs):
+        assert difference.change.endswith(mark_of(REHEARSED))
 
 
 def test_the_files_of_a_study_say_it_in_each_row(results: Path) -> None:

@@ -464,7 +464,7 @@ def assert_times_are_in_order(crate: ROCrate) -> None:
     assert report["endTime"] <= workflow["endTime"] <= crate.root_dataset["datePublished"]
     for one in (*experiments, report):
         assert workflow["startTime"] <= one["startTime"] <= one["endTime"]
-    assert all(one["endTime"] <= report["startTime"] for one in experiments)
+    assert all(experiment["endTime"] <= report["startTime"] for experiment in experiments)
 
 
 def flip(file: Path) -> None:

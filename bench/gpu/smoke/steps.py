@@ -66,7 +66,7 @@ def main(seconds: float, names: list[str]) -> int:
         limit = min(LIMITS_S[name] * SLOWER + again, end - time.monotonic())
         outcomes.append(run(name, limit, start) if limit > LEAST_S else skipped(name))
         tell(outcomes)
-    return int(any(one.outcome == FAILED for one in outcomes))
+    return int(any(outcome.outcome == FAILED for outcome in outcomes))
 
 
 def default_steps() -> list[str]:
@@ -76,7 +76,7 @@ def default_steps() -> list[str]:
 
 def tell(outcomes: list[Outcome]) -> None:
     """Store the outcomes, and print the last."""
-    store("steps", [asdict(one) for one in outcomes])
+    store("steps", [asdict(outcome) for outcome in outcomes])
     last = outcomes[-1]
     print(f"{last.step}: {last.outcome}, {last.seconds:.0f} s", flush=True)
     for fault in last.faults:

@@ -94,7 +94,9 @@ class _Reader:
     def _add(self, name: str, row: Row, after: tuple[int, ...], depth: int) -> tuple[int, ...]:
         """Add an agent that follows the turns `after`; returns the turns that its parent awaits."""
         requests = row.get("requests")
-        if not isinstance(requests, list) or not all(isinstance(one, dict) for one in requests):
+        if not isinstance(requests, list) or not all(
+            isinstance(request, dict) for request in requests
+        ):
             raise BadInput(f"{self.place}: requests of {name} must be a list of JSON objects")
         if depth > DEEPEST:
             raise BadInput(f"{self.place}: more than {DEEPEST} sub-agents within one another")
@@ -114,7 +116,9 @@ class _Reader:
             places.append(len(self.turns))
             self.turns.append(self._turn(one, name, len(places) - 1, follows, think_s))
             before, awaited = one, ()
-        self._tell_outputs(places, [one for one in requests if one.get("type") != SUBAGENT])
+        self._tell_outputs(
+            places, [request for request in requests if request.get("type") != SUBAGENT]
+        )
         return (*places[-1:], *awaited)
 
     def _turn(self, row: Row, name: str, turn: int, after: tuple[int, ...], think_s: float) -> Turn:

@@ -55,7 +55,7 @@ def make_old(run: Path) -> None:
 
 
 def states(records: Records) -> dict[str, str]:
-    return {one.name: one.state for one in judge_tables(records)}
+    return {verdict.name: verdict.state for verdict in judge_tables(records)}
 
 
 def test_jobs_of_an_earlier_run_are_its_table_of_jobs(run: Path) -> None:
@@ -90,5 +90,5 @@ def test_jobs_of_an_earlier_run_that_were_changed_are_refused(run: Path) -> None
 def test_a_run_of_today_needs_its_table_of_jobs(run: Path) -> None:
     (run / JOBS.table.file).unlink()
     rewrite(run)
-    verdicts = {one.name: one for one in judge_tables(read_records(run))}
+    verdicts = {verdict.name: verdict for verdict in judge_tables(read_records(run))}
     assert f"whether {JOBS.table.file} is recorded" in verdicts["facts_differ"].first

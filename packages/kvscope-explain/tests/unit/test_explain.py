@@ -64,8 +64,10 @@ def test_the_stretches_of_a_request_are_its_whole_life(repeat: Records) -> None:
         assert stretches[-1].end_s == pytest.approx(row["finished_s"], abs=1e-8)
         for one, other in pairwise(stretches):
             assert other.start_s == pytest.approx(one.end_s, abs=1e-8)
-        assert sum(one.duration_s for one in stretches) == pytest.approx(latency_s, abs=1e-7)
-        assert {one.kind for one in stretches} <= {*KINDS}
+        assert sum(stretch.duration_s for stretch in stretches) == pytest.approx(
+            latency_s, abs=1e-7
+        )
+        assert {stretch.kind for stretch in stretches} <= {*KINDS}
 
 
 def test_each_preemption_is_a_stretch_as_long_as_its_wait(repeat: Records) -> None:
@@ -74,10 +76,12 @@ def test_each_preemption_is_a_stretch_as_long_as_its_wait(repeat: Records) -> No
         waits = [one for one in lives.of(request_id) if one.kind == PREEMPTED]
         own = rows[rows["request_id"] == request_id].sort_values("time_s")
         lost, back = own[own["event"] == "preempt"], own[own["event"] == "resume"]
-        assert [one.facts["tokens"] for one in waits] == lost["tokens"].tolist()
-        assert [one.facts["action"] for one in waits] == lost["policy"].tolist()
-        assert [one.facts["refused"] for one in waits] == lost["refused"].tolist()
-        assert [one.duration_s for one in waits] == pytest.approx(back["wait_s"].tolist(), abs=1e-8)
+        assert [wait.facts["tokens"] for wait in waits] == lost["tokens"].tolist()
+        assert [wait.facts["action"] for wait in waits] == lost["policy"].tolist()
+        assert [wait.facts["refused"] for wait in waits] == lost["refused"].tolist()
+        assert [wait.duration_s for wait in waits] == pytest.approx(
+            back["wait_s"].tolist(), abs=1e-8
+        )
 
 
 def test_tokens_are_those_that_the_batch_computed(repeat: Records) -> None:

@@ -87,5 +87,5 @@ def test_events_left_out_everywhere_are_missed(made: Path) -> None:
     fit_hashes(made)
     analyse(run_of(made), made)  # so that the metrics fit, too
     complaints = found(made)
-    assert any(f"{len(kept):,} rows" in one for one in complaints)
-    assert any("metrics.parquet: value" in one for one in complaints)
+    assert any(f"{len(kept):,} rows" in complaint for complaint in complaints)
+    assert any("metrics.parquet: value" in complaint for complaint in complaints)

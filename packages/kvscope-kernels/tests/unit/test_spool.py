@@ -24,7 +24,7 @@ class Words:
 
     def store(self, spool: Spool) -> None:
         self.before()
-        self.begins = [spool.append(one) for one in self.arrays]
+        self.begins = [spool.append(array) for array in self.arrays]
 
 
 @contextmanager

@@ -94,7 +94,7 @@ def test_swap_wins_where_its_seconds_are_fewer() -> None:
 
 def test_what_cannot_run_has_no_numbers() -> None:
     requests = losses().as_json()["requests"]
-    assert [one["runs"] for one in requests] == [True, True, False]
+    assert [request["runs"] for request in requests] == [True, True, False]
     assert requests[2] == {"tokens": 8192, "runs": False}
     row = next(line for line in losses().lines() if line.startswith("blocks"))
     assert row.split() == ["blocks", "26", "42", "–"]

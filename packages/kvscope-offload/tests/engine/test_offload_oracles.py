@@ -110,7 +110,7 @@ def test_modeled_requests_have_the_tokens_of_a_model(run: Records) -> None:
     [
         ("arrival_s", lambda values: values * (1 + 1e-9)),
         ("output_tokens", lambda values: values + 1),
-        ("prompt_token_ids", lambda values: [list(one)[::-1] for one in values]),
+        ("prompt_token_ids", lambda values: [list(value)[::-1] for value in values]),
         ("request_id", lambda values: values[::-1].tolist()),
     ],
 )

@@ -100,7 +100,10 @@ def test_errors_of_the_calibration_equal_errors_on_the_modeled_a100():
         *(compared(point, 2.0) for point in points(("4b",)) if point.stalled),
         *(compared(point, math.nan) for point in points(("9",))),
     ]
-    errors = {one["figure"]: one for one in figure_errors(found, left_out_errors(found))}
+    errors = {
+        figure_error["figure"]: figure_error
+        for figure_error in figure_errors(found, left_out_errors(found))
+    }
     assert errors.keys() == {"3a", "8b"}
     assert all(one["median_error"] == pytest.approx(0.1) for one in errors.values())
     assert (errors["3a"]["fitted"], errors["8b"]["fitted"]) == (True, False)

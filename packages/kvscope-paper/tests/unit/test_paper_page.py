@@ -83,7 +83,7 @@ def test_the_page_shows_the_calibration(html: str) -> None:
 
 
 def test_the_page_has_each_figure_with_its_files(html: str, written: Path) -> None:
-    places = [html.index(f'id="{one.slug}"') for one in layouts() if one.plots]
+    places = [html.index(f'id="{layout.slug}"') for layout in layouts() if layout.plots]
     assert places == sorted(places)
     for one in layouts():
         if one.plots:

@@ -44,7 +44,7 @@ def plots(figure: str) -> list[pd.DataFrame]:
 
 @cache
 def drawn() -> dict[str, tuple[Drawing, ...]]:
-    return {one.layout.figure: one.drawings for one in figures(layouts(), FOUND, NO_RUNS)}
+    return {figure.layout.figure: figure.drawings for figure in figures(layouts(), FOUND, NO_RUNS)}
 
 
 def charts(drawing: Drawing) -> list[dict[str, Any]]:
@@ -64,11 +64,11 @@ def axes(spec: Any) -> Iterator[dict[str, Any]]:
 
 
 def test_every_figure_of_the_paper_is_laid_out_in_its_order():
-    own = [one.figure for one in layouts()]
+    own = [layout.figure for layout in layouts()]
     assert own[: len(OF_THE_PAPER)] == OF_THE_PAPER
     assert all(name.startswith("abstract") for name in own[len(OF_THE_PAPER) :])
     assert {table.figure for table in tables()} <= {*own}
-    also = [one.also for one in layouts() if one.also]
+    also = [layout.also for layout in layouts() if layout.also]
     assert also == [f"poster {number}" for number in (2, 3, 4, 5, 6)]
 
 
@@ -76,13 +76,13 @@ def test_a_figure_of_runs_shows_experiments_of_the_study():
     """It shows one experiment for each policy, and for Figure 6b the only one."""
     planned = expand("paper", ["device=modeled"], ROOT / "config").experiments
     shown = {
-        one.figure: [
+        layout.figure: [
             planned_one.experiment.overflow.name
             for planned_one in planned
-            if one.runs.fits(planned_one.experiment.to_dict())
+            if layout.runs.fits(planned_one.experiment.to_dict())
         ]
-        for one in layouts()
-        if one.runs
+        for layout in layouts()
+        if layout.runs
     }
     of_both = {key: ["recompute", "swap"] for key in ("7", "11a", "11b", "11c", "abstract 4")}
     assert shown == of_both | {"6a": ["recompute"], "6b": ["recompute"]}
@@ -185,7 +185,9 @@ def test_bars_of_different_series_are_apart_in_grey():
 def test_a_published_bar_is_drawn_once_beside_two_devices():
     own = [one for one in FOUND if one.point.table.figure == "10a"]
     beside = [replace(one, device="cuda") for one in own]
-    (figure,) = figures([one for one in layouts() if one.figure == "10a"], own + beside, NO_RUNS)
+    (figure,) = figures(
+        [layout for layout in layouts() if layout.figure == "10a"], own + beside, NO_RUNS
+    )
     (frame,) = figure.drawings[0].views[0].data.values()
     assert len(frame) == 2 * len(own)
     assert sorted(frame.loc[frame["first"], "published"]) == sorted(o.point.value for o in own)
@@ -198,7 +200,7 @@ def test_a_figure_shows_what_there_is():
     first = {one.point.table.figure: one for one in reversed(FOUND)}
     drawn_of_first = [*figures(layouts(), [*first.values()], NO_RUNS)]
     assert [one.layout.figure for one in drawn_of_first] == [
-        one.figure for one in layouts() if one.figure in first
+        layout.figure for layout in layouts() if layout.figure in first
     ]
     for figure in drawn_of_first:
         assert "<path" in print_figure(figure.drawings[0]).svg

@@ -22,7 +22,7 @@ def settings() -> list[dict]:
 
 def test_every_published_value_has_exactly_one_experiment_in_the_study(settings):
     for point in figures.points():
-        found = [one for one in settings if point.fits(one)]
+        found = [setting for setting in settings if point.fits(setting)]
         assert len(found) == 1, (point.table.figure, dict(point.settings), len(found))
 
 

@@ -69,6 +69,6 @@ def test_the_numbers_fit_the_figures_that_they_are_from(figure: str, most: float
 
 def test_each_fitted_figure_has_as_many_times_as_it_shows():
     counts: dict[str, int] = {}
-    for one in published.observations():
-        counts[one.group] = counts.get(one.group, 0) + 1
+    for observation in published.observations():
+        counts[observation.group] = counts.get(observation.group, 0) + 1
     assert counts == {"3a": 119, "3c": 30, "4a": 20, "8a": 18}

@@ -27,7 +27,9 @@ def listed() -> dict[str, str]:
 
 
 def test_the_document_lists_every_reference_of_the_study() -> None:
-    planned = [name_of(one.experiment) for one in expand(STUDY, [], ROOT / "config").experiments]
+    planned = [
+        name_of(point.experiment) for point in expand(STUDY, [], ROOT / "config").experiments
+    ]
     assert list(listed()) == planned
     assert len(planned) == 16
 

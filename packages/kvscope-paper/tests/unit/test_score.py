@@ -31,7 +31,7 @@ def steps(run: Path) -> list[TracedStep]:
 
 
 def write(steps: list[TracedStep], path: Path) -> Path:
-    rows = [asdict(one) for one in steps]
+    rows = [asdict(step) for step in steps]
     if path.suffix == ".json":
         path.write_text(json.dumps({"steps": rows}), encoding="utf-8")
         return path
@@ -80,7 +80,7 @@ def test_a_trace_that_ends_early_differs_where_it_ends(run, steps, tmp_path):
 
 
 def test_what_a_trace_does_not_have_is_not_compared(run, steps, tmp_path):
-    few = [TracedStep(one.step, one.requests, one.tokens) for one in steps]
+    few = [TracedStep(step.step, step.requests, step.tokens) for step in steps]
     found = score(write(few, tmp_path / "few.json"), run)
     assert found.first_divergence is None
     assert found.compared == ("requests", "tokens")
@@ -112,7 +112,9 @@ def test_a_damaged_trace_is_refused_by_row_and_column(run, tmp_path, text, compl
 
 
 def test_counts_may_be_written_as_floats(run, steps, tmp_path):
-    floats = [replace(one, tokens=float(one.tokens), requests=float(one.requests)) for one in steps]
+    floats = [
+        replace(step, tokens=float(step.tokens), requests=float(step.requests)) for step in steps
+    ]
     assert score(write(floats, tmp_path / "floats.csv"), run).first_divergence is None
 
 

@@ -157,8 +157,8 @@ def overlap(core: Any) -> dict[str, Any]:
             under_way.append((scheduled, ModelRunnerOutput(names, places, tokens_of)))
         if len(under_way) == 2 or (under_way and not scheduled.total_num_scheduled_tokens):
             for outputs in scheduler.update_from_output(*under_way.popleft()).values():
-                for one in outputs.outputs:
-                    given[one.request_id] += len(one.new_token_ids)
+                for output in outputs.outputs:
+                    given[output.request_id] += len(output.new_token_ids)
                 if outputs.scheduler_stats is not None:
                     hits += outputs.scheduler_stats.prefix_cache_stats.hits
         if given[str(ABORTED)] == 11 and not requests[ABORTED].is_finished():

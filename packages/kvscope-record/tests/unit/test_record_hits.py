@@ -26,13 +26,13 @@ def collected(directory: Path, hits: int = FOUND, **facts: Any) -> Records:
 
 def metrics_of(records: Records) -> dict[str, Any]:
     wanted = ["prefix_cache_hit_rate", *OF_BLOCKS]
-    found = {one.name: one(records) for one in all_metrics() if one.name in wanted}
+    found = {metric.name: metric(records) for metric in all_metrics() if metric.name in wanted}
     return {name: None if found[name] != found[name] else found[name] for name in wanted}
 
 
 def violated(records: Records) -> set[str]:
     """The oracles that a recording violates, and the tables that differ from its replay."""
-    names = {one.name for one in judge_tables(records) if one.state == VIOLATED}
+    names = {verdict.name for verdict in judge_tables(records) if verdict.state == VIOLATED}
     columns = comparison_of(RunTables(records)).columns
     return names | {column.partition(".")[0] for column in columns}
 
