@@ -1,1 +1,2 @@
-"""Foundations of all rooms: errors, atomic files, the layout of results, plug-ins, processes."""
+"""Foundations of all other packages: errors, atomic files, layout of results, plug-ins,
+processes."""

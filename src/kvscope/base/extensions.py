@@ -24,7 +24,7 @@ def brought() -> dict[tuple[str, str], str]:
 
 
 def absent(kind: str, name: object) -> str | None:
-    """A clause for a name that is unknown here, and that a package brings; None for other names.
+    """A clause for an unknown name that a package of this repository brings; None for other names.
 
     'the package NAME, which brings it, is not installed; install it'.
     """

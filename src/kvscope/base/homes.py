@@ -1,4 +1,4 @@
-"""Directories that programs keep things in, and the variables that move them.
+"""Directories of programs' files, and the variables that move them.
 
 Only the standard library is imported here.
 """
@@ -6,7 +6,7 @@ Only the standard library is imported here.
 import os
 from pathlib import Path
 
-# What is usually below another one's directory comes first.
+# A directory that is usually below another one comes first.
 HOMES = (
     ("VLLM_CACHE_ROOT", "XDG_CACHE_HOME", "vllm"),
     ("TRITON_CACHE_DIR", "HOME", ".triton/cache"),
@@ -22,7 +22,7 @@ HOMES = (
 
 
 def directory_of(variable: str) -> Path:
-    """The directory that a variable names, or would."""
+    """The directory that a variable names, or its default."""
     below, name = next((below, name) for variable_, below, name in HOMES if variable_ == variable)
     if path := os.environ.get(variable):
         return Path(path)
@@ -40,12 +40,12 @@ def mover_of(path: str | os.PathLike[str]) -> str:
 
 
 def _is_hidden(path: Path, home: Path) -> bool:
-    """Whether a file in a home is a program's, and not put there by its user."""
+    """Whether a file in a home belongs to a program, not to the user."""
     parts = path.relative_to(home).parts
     return bool(parts) and parts[0].startswith(".")
 
 
 def advice(path: str | os.PathLike[str] | None) -> str:
-    """Advice on a file that cannot be written, '; VARIABLE names another place'; else empty."""
+    """Advice for a file that cannot be written, '; VARIABLE names another place'; else empty."""
     variable = mover_of(path) if path else ""
     return f"; {variable} names another place for it" if variable else ""

@@ -55,7 +55,7 @@ def installed_vllm() -> tuple[str, str] | None:
 
     It is the one that is imported: of several in `sys.path` the first, with the metadata beside it.
     """
-    with suppress(ValueError):  # of a module in its place that is none
+    with suppress(ValueError):  # a module in its place without metadata
         spec = find_spec("vllm")
         if spec is not None and spec.origin is not None:
             beside = _distribution_of_vllm([str(Path(spec.origin).parents[1])])

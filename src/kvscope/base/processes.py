@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import psutil
 
 PR_SET_PDEATHSIG = 1
-PATIENCE_S = 2.0  # between SIGTERM and SIGKILL
+PATIENCE_S = 2.0  # seconds from SIGTERM to SIGKILL
 ENDING = (signal.SIGTERM, signal.SIGHUP)  # SIGINT is an exception anyway
 
 
@@ -87,7 +87,7 @@ def running_whole(command: Sequence[Any], **options: Any) -> "Iterator[subproces
 
 
 def end_family(pid: int) -> None:
-    """End a process and its descendants: TERM, so that they keep what they have, then KILL."""
+    """End a process and its descendants: TERM, so that they save their state, then KILL."""
     import psutil  # not above: the doctor needs the standard library only
 
     with suppress(psutil.Error):  # it has ended
@@ -163,7 +163,7 @@ def signals_later() -> Iterator[None]:
 
 @contextmanager
 def no_child_left() -> Iterator[None]:
-    """Kill what this process starts in a `with` block, and what that started, if the block raises.
+    """Kill a `with` block's processes and their descendants if the block raises.
 
     Threads that wait for it go on then.
     """
@@ -180,7 +180,7 @@ def no_child_left() -> Iterator[None]:
 
 @contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """Raise SystemExit on SIGTERM and SIGHUP, so that what has to be done at the end is done.
+    """Raise SystemExit on SIGTERM and SIGHUP, so that cleanup runs.
 
     A signal that is ignored, as SIGHUP is under nohup, stays so.
     """
@@ -212,7 +212,7 @@ def kill(process: "subprocess.Popen[Any]") -> None:
     family: list[psutil.Process] = []
     with suppress(psutil.Error, OSError):  # it ended, or /proc hides processes: its group remains
         family = psutil.Process(process.pid).children(recursive=True)
-    with suppress(ProcessLookupError):  # it ended meanwhile, which is what is wanted
+    with suppress(ProcessLookupError):  # it has ended meanwhile
         os.killpg(process.pid, signal.SIGKILL)
     for child in family:
         with suppress(psutil.Error):  # likewise
@@ -245,7 +245,7 @@ def version_of(
 
 
 def main(pid: int) -> None:
-    """End a process and its descendants once standard input ends, as when its parent dies."""
+    """End a process and its descendants when standard input ends, as it does if the parent dies."""
     sys.stdin.read()
     end_family(pid)
 

@@ -110,7 +110,8 @@ def sha256_of(path: Path) -> str:
 
 
 def first_fault(error: "ValidationError") -> tuple[str, str]:
-    """The dotted key of the first fault that pydantic found, '' for the whole; and its message."""
+    """Dotted key and message of the first fault that pydantic found; the key '' is the whole
+    file."""
     first = error.errors(include_url=False)[0]
     return ".".join(map(str, first["loc"])), first["msg"]
 

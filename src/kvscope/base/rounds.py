@@ -66,7 +66,7 @@ class Rounds:
     waiting: Sequence[float]
 
     def ratio(self, other: str, base: str) -> Interval:
-        """time of `other` / time of `base`, what the model above says of it.
+        """time of `other` / time of `base`, by the model above.
 
         Where nothing waited and both were measured in the same rounds, it is the paired t interval
         of the logarithms. UNKNOWN below two rounds, or where no rounds connect the two.
@@ -110,7 +110,7 @@ class Rounds:
         cells, base_cells = self._of(other, shared), self._of(base, shared)
         times, base_times = np.exp(self._adjusted(cells)), np.exp(self._adjusted(base_cells))
         apart = times - base_times
-        # What the mean changes by if the slope does.
+        # The change of the mean per change of the slope.
         by_slope = float((times * cells.waits - base_times * base_cells.waits).mean())
         variance = float(apart.var(ddof=1)) / (len(apart) - 1) + self._slope[1] * by_slope**2
         half = student_t(len(apart) - 1) * math.sqrt(variance)
@@ -170,7 +170,7 @@ class Rounds:
         return [number for number in self._cells[other].rounds if number in base_rounds]
 
     def _of(self, experiment: str, rounds: Sequence[Hashable]) -> "_Cells":
-        """An experiment's cells of these rounds, in their order."""
+        """An experiment's cells in these rounds, in their order."""
         cells = self._cells[experiment]
         places = {number: place for place, number in enumerate(cells.rounds)}
         return _Cells(rounds, cells.means[[places[number] for number in rounds]])
@@ -178,7 +178,7 @@ class Rounds:
 
 @dataclass(frozen=True, eq=False)
 class _Cells:
-    """An experiment's rounds, and of each the mean logarithm and the mean waiting, as columns."""
+    """An experiment's rounds, with the mean logarithm and the mean waiting of each, as columns."""
 
     rounds: Sequence[Hashable]
     means: Floats
@@ -199,7 +199,7 @@ def _mean(repeats: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """A fit: coefficients and their covariance, and which of their contrasts the rounds determine.
+    """A fit: coefficients, their covariance, and which contrasts the rounds determine.
 
     `effects` are the columns of the experiments; the slope, if there is one, is the last column.
     """
@@ -236,7 +236,8 @@ class _Model:
         return cls(effects, coefficients, weighted.T @ weighted, inverse @ gram, freedom)
 
     def contrast(self, other: str, base: str) -> tuple[float, float]:
-        """log of a ratio, and half the width of its interval; NaN if the rounds do not tell it."""
+        """log of a ratio, and half the width of its interval; NaN if the rounds do not determine
+        it."""
         weights = np.zeros(len(self.coefficients))
         weights[self.effects[other]], weights[self.effects[base]] = 1.0, -1.0
         log, variance = self._estimate(weights)

@@ -50,7 +50,7 @@ def _temporary() -> Path:
 
 @contextmanager
 def _lock_of(directory: Path) -> Iterator[None]:
-    """Hold a directory's lock, which ends with the process; OSError if another one holds it."""
+    """Hold a directory's lock, which ends with the process; OSError if another process holds it."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

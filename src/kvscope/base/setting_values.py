@@ -1,4 +1,4 @@
-"""Values of settings by which the records of a run are read."""
+"""Setting values that decide how the records of a run are read."""
 
 from typing import Final
 

@@ -41,7 +41,7 @@ class Interval:
 
     @classmethod
     def exp(cls, log: float, half: float) -> "Interval":
-        """The interval of a number whose logarithm has an interval of so much on both sides."""
+        """The interval of a number whose logarithm has this half width."""
         return cls(math.exp(log), math.exp(log - half), math.exp(log + half))
 
     @property
@@ -51,7 +51,7 @@ class Interval:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The ends of the interval; the value twice without one."""
+        """The ends of the interval; the value itself twice if there is no interval."""
         return (self.low, self.high) if self.has_interval else (self.value, self.value)
 
     @property
@@ -127,7 +127,7 @@ def paired_logs(differences: Floats) -> Interval:
 
 
 def bootstrap_interval(value: float, samples: Sequence[float]) -> Interval:
-    """The interval of 95 % of what fits to bootstrap samples give, widened to the value itself.
+    """The interval of 95 % of the fits to bootstrap samples, widened to contain the value itself.
 
     A bootstrap of a curved model is biased: its samples may all lie on one side of the value, which
     a percentile interval would then exclude.
@@ -143,7 +143,8 @@ def widen(found: Interval, uncertainty: float) -> Interval:
 
 
 def widen_ratio(found: Interval, shares: Sequence[float]) -> Interval:
-    """Add uncertainties, as shares of what the ratio is of, to an interval above 0, as `widen`."""
+    """Add uncertainties, as shares of the ratio's two numbers, to an interval above 0, as
+    `widen`."""
     half = math.hypot(math.log(found.high / found.low) / 2, *shares)
     low, high = found.value / math.exp(half), found.value * math.exp(half)
     return replace(found, low=low, high=high)

@@ -21,12 +21,12 @@ BY_CLOCK = frozenset({MEASURED, REHEARSED})
 
 
 def mark_of(source: str | None) -> str:
-    """' (rehearsed, not measured)' after a number of such a run; '' after others."""
+    """' (rehearsed, not measured)' after a number of a rehearsed run; '' after other numbers."""
     return f" ({NOT_MEASURED})" if source == REHEARSED else ""
 
 
 def time_source_of(own: str | None, said: Collection[str]) -> str:
-    """The source of a run's times by its run.json (`own`) and by what its tables have `said`.
+    """The source of a run's times by its run.json (`own`) and by its tables (`said`).
 
     A run is rehearsed if any of them says so: whoever takes the word out of some of them does not
     make it a measured one. Otherwise run.json has the last word, if it has one.
@@ -37,7 +37,7 @@ def time_source_of(own: str | None, said: Collection[str]) -> str:
 
 
 def rehearsal_refused(what: object, by: str) -> BadInput:
-    """The error of a command that takes no numbers of a rehearsed run or study."""
+    """The error of a command that refuses a rehearsed run or study."""
     return BadInput(
         f"{by}: {what} is {NOT_MEASURED}: a CPU was in the place of its GPU, so its times say "
         "nothing of one; run it where the GPU is, with `kvscope run --force` or in other results"

@@ -38,7 +38,7 @@ def zstd_lines(
 
 
 def _decompressed(path: Path, may_be_cut: bool) -> Iterator[bytes]:
-    frame = None  # the one that is being read; writers may have put several in a row
+    frame = None  # the frame being read; writers may have put several in a row
     with open_file(path) as file, refusing(path, "Zstandard"):
         while chunk := file.read(_CHUNK_BYTES):
             while chunk:

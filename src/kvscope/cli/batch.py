@@ -1,4 +1,4 @@
-"""Experiments from settings to records, and to tables and metrics if they are wanted.
+"""Runs experiments from settings to records, and optionally to tables and metrics.
 
 Measured ones are a campaign (`run.campaign`), a single one too. Those on virtual clocks are made
 one after another by a fork of this process, which imports vLLM once for all. An experiment that
@@ -34,12 +34,12 @@ Outcome = tuple["Job", float, KvscopeError | None]
 Ended = Callable[[int, "Job", float, KvscopeError | None], None]
 """Takes how many jobs have ended, and the last one's outcome."""
 
-FREEZE = gc.freeze  # before vLLM's calls of it have no effect
+FREEZE = gc.freeze  # kept here, since vLLM's own calls of it later do nothing
 
 
 @dataclass(frozen=True)
 class Job:
-    """One experiment, where its run goes, and whether it is measured again if it is finished.
+    """An experiment, the directory of its run, and whether a finished run is measured again.
 
     `tables` says whether it is collected and analysed, too.
     """
@@ -57,7 +57,7 @@ def run_alone(jobs: Sequence[Job], out: TextIO) -> int:
 
 
 def run_all(jobs: Sequence[Job], line: Line, compare: str | None = None) -> int:
-    """Run the jobs, with a line for each, or why it failed; the exit code.
+    """Run the jobs, with a line or a reason of failure for each; returns the exit code.
 
     `compare` is the key whose comparisons end the rounds of measured ones.
     """
@@ -77,7 +77,7 @@ def run_all(jobs: Sequence[Job], line: Line, compare: str | None = None) -> int:
 def run(
     jobs: Sequence[Job], line: Line, compare: str | None = None, ended: Ended | None = None
 ) -> Failures:
-    """Run the jobs, those on virtual clocks first; `line` shows how far they are.
+    """Run the jobs, those on virtual clocks first; `line` shows the progress.
 
     `ended` is called when an experiment has its records, and its tables if they are wanted.
     """
@@ -104,7 +104,7 @@ def _run_virtual(jobs: Sequence[Job], line: Line) -> Iterator[Outcome]:
 
 
 def _each_in_fork(jobs: Sequence[Job]) -> Iterator[tuple[Job, KvscopeError | None]]:
-    """Each job with the error for which it failed, if any; a lost fork costs only its job."""
+    """Each job with its error, if any; a lost fork costs only its job."""
     pending = list(jobs)
     while pending:
         with processes.forks(1) as pool:
@@ -127,12 +127,12 @@ def prepare(environment: dict[str, str]) -> None:
 
 
 def run_one(job: Job) -> KvscopeError | None:
-    """Run, collect and analyse an experiment on a virtual clock here; why it failed, or None."""
+    """Run, collect and analyse an experiment on a virtual clock; returns the error or None."""
     from kvscope.run import virtual
     from kvscope.run.block import Told
 
     try:
-        # What this process prints during the run is in the run's log.
+        # The output of this process during the run goes to the run's log.
         with os.fdopen(os.dup(2), "w") as out, Line(out, patient=True) as line:
             facts = virtual.measure(job.experiment, job.directory, job.force, Told(line.show))
         if facts["status"] != runfile.COMPLETE:
@@ -141,10 +141,10 @@ def run_one(job: Job) -> KvscopeError | None:
             make_tables(job.directory)
     except KvscopeError as error:
         return _with_words(error, str(error))
-    except Exception as error:  # of this experiment: the next ones are not concerned
+    except Exception as error:  # concerns only this experiment: the next ones are run
         traceback.print_exc()
         return KvscopeError(f"{type(error).__name__}: {error}".splitlines()[0])
-    if not gc.get_freeze_count():  # what the first run imported is there for good
+    if not gc.get_freeze_count():  # the imports of the first run are kept
         gc.collect()
         FREEZE()
     return None
@@ -210,7 +210,7 @@ def _measured_s(directory: Path) -> float:
 
 
 def make_tables(directory: Path, perfetto: bool = False) -> None:
-    """Collect and analyse a run, unless that was done of this measurement.
+    """Collect and analyse a run, unless this was done for the present measurement.
 
     A batch whose workflow was killed may still do so: the run's lock is held meanwhile.
     """

@@ -50,7 +50,7 @@ BETTER = {1: "more", -1: "less", 0: "–"}
 
 
 def _rows_of_metrics(metrics: Iterable[Measure]) -> list[Row]:
-    """(names, unit, what is better, formula); metrics of one formula (mean, p99) share a row."""
+    """(names, unit, better, formula) of metrics; those with one formula (mean, p99) share a row."""
 
     def name(metric: Measure) -> str:
         modeled = isinstance(metric, Metric) and metric.modeled_interval
@@ -74,12 +74,12 @@ def _oracles_table(oracles: Iterable[Oracle[Any]]) -> str:
 
 
 def _is_own(oracle: Oracle[Any]) -> bool:
-    """Whether an oracle is kvscope's; those of other packages stand in their own documents."""
+    """Whether an oracle is kvscope's own; oracles of packages stand in the packages' documents."""
     return oracle.name not in plugins.names(ORACLE) or not plugins.origin(ORACLE, oracle.name)
 
 
 def _figures_table() -> str:
-    """Figures of kvscope itself; those of other packages stand in their own documents."""
+    """Figures of kvscope itself; figures of packages stand in the packages' documents."""
     ours = {name: figure for name, figure in figures().items() if not plugins.origin(FIGURE, name)}
     rows = [(f"`{name}`", figure.title, figure.axes) for name, figure in ours.items()]
     return markdown(("figure", "shows", "declared axes"), rows)
@@ -105,7 +105,7 @@ def _words_table(word: str, meanings: Mapping[str, str]) -> str:
 
 
 def _api_table() -> str:
-    """The faces of kvscope.api, as their sources say, with what they list in `__all__`."""
+    """The modules of kvscope.api, with their docstrings and the names in `__all__`."""
     rows = []
     for path in sorted(API.glob("[!_]*.py")):
         module = ast.parse(path.read_text(encoding="utf-8"))
@@ -141,7 +141,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
 
 @cache
 def blocks() -> dict[str, Callable[[], str]]:
-    """The function that makes each generated block, by name; those of other packages included."""
+    """The function of each generated block, by name, including blocks of packages."""
     others = {name: plugins.load(GROUP, name, FunctionType) for name in plugins.names(GROUP)}
     return BLOCKS | others
 

@@ -1,4 +1,4 @@
-"""`kvscope doctor`: checks what kvscope needs of this machine, with advice on what is missing."""
+"""`kvscope doctor`: checks the requirements of kvscope on this machine, with advice."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from kvscope.base.reading import last_line
 from kvscope.cli import packages
 from kvscope.engine.vllm.versions import unless_engine, unless_scheduling
 
-# Only the standard library, and what imports it alone: any other package may be the broken one.
+# Only modules that need the standard library alone: any other package may be broken.
 
 OLDEST_PYTHON = (3, 11)
 NEEDED_DISK_GIB = 2.0
@@ -33,7 +33,7 @@ MAKE = "make" if packages.in_checkout() else "in a checkout of kvscope, make"
 ENGINE_QUESTION = "from kvscope.engine.vllm import probe; probe.main()"
 ENGINE_SETTINGS = {"VLLM_CONFIGURE_LOGGING": "0", "VLLM_NO_USAGE_STATS": "1"}
 
-# Of each scheduler its name, its submit command, the line in which that tells its version, and the
+# For each scheduler: its name, its submit command, the line with its version, and the
 # exit codes with which it does.
 NUMBER = r"v?\d[\w.+~-]*"
 SCHEDULERS = (
@@ -44,7 +44,7 @@ SCHEDULERS = (
 
 @dataclass(frozen=True)
 class MachineCheck:
-    """One line of the report: what was checked, whether it is ok, what was found, and advice."""
+    """A line of the report: the check, whether it is ok, the finding, and advice."""
 
     name: str
     ok: bool

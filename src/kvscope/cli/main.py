@@ -111,7 +111,7 @@ def prepare_streams() -> None:
 
 
 def abandon_output() -> None:
-    """Drop what is still to be printed, which Python would try, and complain of, at its exit."""
+    """Drop pending output, which Python would try to write at its exit, with a complaint."""
     with suppress(OSError, ValueError):  # a stream that is no file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -134,7 +134,7 @@ def plugin_commands() -> Iterator[Command]:
 
 
 def refusal_of_absent(words: Sequence[str]) -> str | None:
-    """Why a command line is refused whose command is of a package that is not installed."""
+    """Refusal of a command of a package that is not installed; None for other commands."""
     name = next(iter(words), "")
     clause = extensions.absent("command", name)
     if clause is None or name in plugins.names(GROUP):

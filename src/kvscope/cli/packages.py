@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 CHECKOUT = Path(__file__).parents[3]
-MISSING = " is missing"  # ends the problem of a package that `make env` takes for complete
+MISSING = " is missing"  # ends the problem of a package that `make env` does not repair
 
 
 class Flaw(NamedTuple):

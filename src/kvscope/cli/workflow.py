@@ -1,4 +1,4 @@
-"""The functions that the Snakefile calls: options, plan, and which outputs to remake."""
+"""The functions that the Snakefile calls: options, plan, and the outputs to remake."""
 
 import shlex
 import sys
@@ -151,13 +151,13 @@ def needs(batch: Any, planned: Mapping[str, Any]) -> dict[str, int]:
 
 
 def compare_option(planned: Mapping[str, Any]) -> str:
-    """The option of `kvscope run` that says what a study compares; empty if it does not say."""
+    """The option of `kvscope run` with the key that a study compares; empty if it names none."""
     question = planned["compare"]
     return f"--compare {shlex.quote(question['key'])}" if question else ""
 
 
 def is_due(directory: Path, remeasure: str | None) -> bool:
-    """Whether an experiment is to be run: it has no results of its last measurement, or again."""
+    """Whether to run an experiment: its last measurement has no results, or is to be repeated."""
     if _must_measure(directory, remeasure) or not (directory / RUN_DONE).exists():
         return True
     tables = layout.tables_directory(directory)

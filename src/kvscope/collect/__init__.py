@@ -1,1 +1,1 @@
-"""The collect stage: all that was recorded of a run, as tables on one timeline."""
+"""The collect stage: all records of a run, as tables on one timeline."""

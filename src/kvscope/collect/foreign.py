@@ -27,7 +27,7 @@ class Collector:
 
 
 def make_records(directory: Path) -> list[str]:
-    """Make the records of a run where a collector recognises its files, else nothing.
+    """Make the records of a run if a collector recognises the directory's files, else do nothing.
 
     Returns what is not in them, a sentence each. BadInput if two collectors recognise them.
     """

@@ -1,4 +1,4 @@
-"""Validation of values read from JSON. A ValueError names the value and what is expected.
+"""Validation of values read from JSON. A ValueError names the value and the expected type or range.
 
 Ranges are (least, most), both included. Types are checked because numpy silently converts texts and
 fractions to integers.

@@ -1,4 +1,4 @@
-"""Traces of runs: what a package reads of KV events, beside what it has a run record.
+"""Readers of the KV events of runs, which packages register.
 
 A package registers a `TraceReader` in the entry-point group `kvscope.trace`; at most one is
 installed.
@@ -79,7 +79,7 @@ class TraceReader(ABC):
 
 
 def installed_reader() -> TraceReader | None:
-    """The reader that is installed; BadInput if there are several, or it cannot be loaded."""
+    """The installed reader; BadInput if there are several, or if it cannot be loaded."""
     names = plugins.names(GROUP)
     if len(names) > 1:
         raise BadInput(f"{GROUP} is registered by several packages, {', '.join(names)}; keep one")

@@ -1,1 +1,1 @@
-"""Everything that is plugged into vLLM through its public extension points."""
+"""Code that is plugged into vLLM through its public extension points."""

@@ -1,4 +1,4 @@
-"""Records the tables that other packages add to a run, each by an observer of its own."""
+"""Records the rows of packages' tables during a run, each by its own observer."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +19,7 @@ Seconds = Callable[[int], float]
 
 
 class RowRecorder(Recorder, ABC):
-    """Takes what is observed of a scheduler in one repeat, and makes rows of it."""
+    """Observes a scheduler for one repeat, and makes rows of a table from that."""
 
     @abstractmethod
     def rows(self, seconds: Seconds) -> Iterable[Mapping[str, Any]]:
@@ -48,7 +48,7 @@ class AddedRecorders:
 
 
 class _Nobody(Recorder):
-    """Takes nothing until a repeat begins; faults of the recorders after it name their table."""
+    """A recorder without a repeat: it takes nothing."""
 
     def __init__(self, added: AddedTable) -> None:
         self._added = added

@@ -46,7 +46,7 @@ class Recorder:
     """Takes what is observed of a scheduler. This one takes nothing."""
 
     def guarded(self, take: Take) -> Take:
-        """A method of the observer as it is called: here a fault of it is raised."""
+        """Return a method of the observer as it is called: faults are raised here."""
         return take
 
     def begin_schedule(self) -> None:

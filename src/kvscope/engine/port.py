@@ -1,4 +1,4 @@
-"""The engine port: all that a run asks of an engine, whoever made it.
+"""The engine port: everything that a run needs from an engine.
 
 vLLM's is `kvscope.engine.vllm.build.VllmEngine`. What an engine says of its passes goes to the
 `Recording` that `begin` gives it.

@@ -1,4 +1,5 @@
-"""Differences between what a stage wrote and what it writes again, one sentence each.
+"""Differences between the stored files of a stage and those that it writes again, one sentence
+each.
 
 Numbers are equal if they differ by rounding: sums of floats depend on the processor. Everything
 else is compared exactly, values and not bytes, since Parquet's bytes depend on pyarrow's version.

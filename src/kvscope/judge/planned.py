@@ -1,4 +1,4 @@
-"""The experiment that a run was measured of, as experiment.yaml has it."""
+"""The planned experiment of a run, from experiment.yaml."""
 
 from kvscope.plan.experiment import Experiment, load, read_settings
 from kvscope.tables.run_view import RunView, kept

@@ -1,1 +1,1 @@
-"""The analyse stage: what does it amount to, and may it be believed?"""
+"""The analyse stage: the metrics of a run, and its validity."""

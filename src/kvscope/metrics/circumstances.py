@@ -1,4 +1,4 @@
-"""The circumstances of a measurement: what widens its intervals, and speaks against no result."""
+"""Circumstances of a measurement, which widen its intervals but do not make it invalid."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -65,7 +65,7 @@ def find_circumstances(records: RunView) -> list[Circumstance]:
 
 
 def describe_width(record: RunRecord) -> str:
-    """The width that a rule for repeats asked for and did not get; empty if it got it.
+    """The requested width of an interval that was not reached; empty if it was reached.
 
     Half widths shrink with the root of the number of repeats, which says what it would take.
     """

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 
-# The unit in which values of a unit are displayed, where a measure names none.
+# The display unit of a unit, if a measure names none.
 DISPLAYED = {"share": "%", "B/s": "GB/s"}
-# What turns a value in the first unit into the second.
+# The factor from the first unit to the second.
 SCALES = {
     ("s", "ms"): 1e3,
     ("s", "µs"): 1e6,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # imports this module
     from kvscope.tables.run_view import RunView
 
 GROUP = "kvscope.metric"
-LAST = 10_000  # place of a metric that names none
+LAST = 10_000  # place of a metric without an order
 
 
 @dataclass(frozen=True)

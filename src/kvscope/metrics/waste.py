@@ -1,4 +1,4 @@
-"""Metrics of work that comes to nothing: of tokens guessed wrong, and of aborted requests."""
+"""Metrics of wasted work: wrongly guessed tokens, and aborted requests."""
 
 from kvscope.metrics.metric import metric, ratio
 from kvscope.tables.run_view import RunView

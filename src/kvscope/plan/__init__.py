@@ -1,1 +1,1 @@
-"""Plan: which experiments does this study have?"""
+"""The plan stage: the experiments of a study."""

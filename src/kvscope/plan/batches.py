@@ -21,7 +21,7 @@ LINE = re.compile(r"\[\d+/\d+\] ([^\s:]+): (?:failed: (?P<reason>.*)|(?P<took_s>
 
 
 def units(manifest: Mapping[str, Any], kind: str) -> list[list[str]]:
-    """The ids that must stay together, those first that take longest; a batch has whole units."""
+    """The ids that must stay together, the longest-running first; a batch has whole units."""
     ids: dict[Any, list[str]] = defaultdict(list)
     seconds: dict[Any, int] = defaultdict(int)
     for number, entry in enumerate(manifest["experiments"]):
@@ -75,7 +75,7 @@ def needs(manifest: Mapping[str, Any], kind: str, part: int, parts: int) -> dict
 
 
 def expected_s(needs: Sequence[Mapping[str, int]]) -> int:
-    """Seconds that experiments with these resources take in one batch."""
+    """Expected seconds of experiments with these resources in one batch."""
     return CAMPAIGN_S + sum(entry["share_s"] for entry in needs)
 
 
@@ -96,7 +96,7 @@ def name(study: str, kind: str, part: int, parts: int) -> str:
 
 
 def of_name(manifest: Mapping[str, Any], name: str) -> list[str]:
-    """The experiments of a job of this name; none if it is no batch of the plan."""
+    """The experiments of a job of this name; empty if the name is not a batch of the plan."""
     pattern = rf"{RULE} {re.escape(manifest['study'])} ({'|'.join(KINDS)}) (\d+) ([1-9]\d*)"
     match = re.fullmatch(pattern, name)
     return batch(manifest, match[1], int(match[2]), int(match[3])) if match else []

@@ -1,4 +1,4 @@
-"""Converts validation errors to one sentence: key, value, what is allowed, where to fix it."""
+"""Converts validation errors to one sentence: key, value, allowed values, place of the remedy."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, get_args, get_origin

@@ -16,7 +16,7 @@ GROUP = "kvscope.cost"
 
 
 class PreemptionCosts(Protocol):
-    """Seconds of what is done with a victim's blocks, in one experiment on some hardware.
+    """Seconds of actions with a victim's blocks, in one experiment on some hardware.
 
     Copies go `in` or `out`, in so many stretches of host blocks; their seconds are those on the
     device, and those until the host's call returns.
@@ -60,13 +60,13 @@ class CostModel:
 
 
 def swap_s(cost: PreemptionCosts, tokens: int) -> float:
-    """To copy K and V of a request's tokens out and in."""
+    """Seconds to copy K and V of a request's tokens out and in."""
     blocks = -(-tokens // cost.block_size)
     return sum(cost.swap_s(blocks, 1, way)[0] for way in ("out", "in"))
 
 
 def rebuild_s(cost: PreemptionCosts, tokens: int) -> float:
-    """To fetch the inputs of attention of a request's tokens, and rebuild K and V."""
+    """Seconds to fetch the inputs of attention of a request's tokens, and rebuild K and V."""
     return cost.fetch_s(-(-tokens // cost.block_size), 1)[0] + cost.rebuild_s(tokens)
 
 

@@ -1,4 +1,4 @@
-"""The blocks that requests need, and the cache that `cache.oversubscription` makes of them."""
+"""The blocks that requests need, and the cache size for `cache.oversubscription`."""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""Settings that change no record where another setting has taken their place.
+"""Settings that change no record, because another setting takes their place.
 
 Two values of such a key are two experiments with the same records. Where the second one is of
 no use, `rules` refuses it; the others are listed here, and `kvscope plan` says it where the
@@ -105,7 +105,7 @@ IDLE = (
 
 
 def notes(plan: "Plan") -> list[str]:
-    """A sentence for each key that changes nothing where the plan or its reader thinks it does.
+    """A sentence for each varied or given key that changes nothing.
 
     It is a key that the command line gives, or the only one that tells two experiments apart.
     """
@@ -123,7 +123,7 @@ def notes(plan: "Plan") -> list[str]:
 
 
 def _all_that_differs(experiments: Iterable["Experiment"]) -> set[str]:
-    """The idle keys in which alone two of the experiments differ."""
+    """The idle keys that are the only difference between two of the experiments."""
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for experiment in experiments:
         settings = experiment.to_dict()
@@ -138,7 +138,7 @@ def _all_that_differs(experiments: Iterable["Experiment"]) -> set[str]:
 
 
 def _taken(settings: dict[str, Any], key: str) -> Any:
-    """The value of a dotted key, which the settings lose."""
+    """The value of a dotted key, which is removed from the settings."""
     *sections, name = key.split(".")
     for section in sections:
         settings = settings.get(section) or {}

@@ -58,7 +58,7 @@ def usable_bytes(gpu: str) -> int:
 
 
 def is_tight(gpu: str, needed_bytes: int) -> bool:
-    """Whether that is more than the share with which vLLM itself would plan."""
+    """Whether an experiment takes more than the share with which vLLM itself would plan."""
     return needed_bytes > VLLM_SHARE * memory_bytes(gpu)
 
 

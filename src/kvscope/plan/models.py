@@ -144,7 +144,7 @@ class Model(Part):
 
     @classmethod
     def of(cls, experiment: Conditions) -> "Model":
-        """An experiment's model with all its sizes, of which `Conditions` names some."""
+        """The model of an experiment with all sizes; `Conditions` names only some of them."""
         assert isinstance(experiment.model, cls)
         return experiment.model
 
@@ -235,7 +235,7 @@ class Model(Part):
 
     @property
     def kept(self) -> list[KvLayers]:
-        """Contents that its layers keep, by kind of attention."""
+        """Layers that keep contents, by kind of attention."""
         if self.kv_layers is not None:
             return self.kv_layers
         elements = 2 * self.kv_heads * self.head_size

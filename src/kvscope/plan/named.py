@@ -1,4 +1,4 @@
-"""Values that know the names that a study gives them."""
+"""Values with the names that a study gives them."""
 
 from typing import Any
 

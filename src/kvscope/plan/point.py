@@ -17,7 +17,7 @@ from kvscope.plan.study import Grid, Settings
 from kvscope.plan.wording import format_value, suggestion
 from kvscope.plan.workload import Workload
 
-DEVICE_SETS = "sets"  # of a device's option file: defaults of other groups with this device
+DEVICE_SETS = "sets"  # key of a device's option file: defaults of other groups with this device
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from kvscope.base import plugins
 
 GROUP = "kvscope.tracer"
-PACKAGE = "kvscope-kernels"  # that has one
-INSTRUMENTED = "instrumented"  # engine.attention by the kernels of such a package
+PACKAGE = "kvscope-kernels"  # entry points of such packages
+INSTRUMENTED = "instrumented"  # engine.attention with the kernels of such a package
 
 
 def is_installed() -> bool:

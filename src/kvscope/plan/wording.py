@@ -1,4 +1,4 @@
-"""Parts of sentences about what a user wrote."""
+"""Parts of sentences about a user's input."""
 
 import difflib
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The planner's view of a workload: lengths, arrival times, and the files they come from."""
+"""The planner's view of a workload: lengths, arrival times, and their files."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -92,7 +92,7 @@ class Workload(Option):
         return self.arrival == BY_PASS
 
     def pauses_s(self) -> float:
-        """Seconds that the requests of the longest chain wait for after one another."""
+        """Seconds for which the requests of the longest chain wait for one another."""
         return 0.0
 
     def facts(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Makes the tables of other packages of what their recorders have seen of a repeat."""
+"""Makes the tables of other packages from the observations of their recorders in a repeat."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn

@@ -1,4 +1,4 @@
-"""When requests come: at a time, once what they follow has finished, or before passes."""
+"""Arrivals of requests: at a time, after other requests have finished, or before passes."""
 
 import heapq
 from collections import defaultdict, deque
@@ -33,7 +33,7 @@ class Arrivals:
 
     @property
     def next_s(self) -> float:
-        """When the next request comes that does not wait for another."""
+        """Time of the next arrival that does not depend on other requests."""
         return self._due[0][0]
 
     def until(self, now_s: float) -> Iterator[tuple[float, Request]]:
@@ -43,7 +43,8 @@ class Arrivals:
             yield arrival_s, self._requests[place]
 
     def finished(self, request_id: str, finished_s: float) -> None:
-        """A request has finished: those that followed it alone come after their think time."""
+        """Note that a request has finished; requests that only followed it arrive after their
+        think time."""
         for place in self._followers.pop(request_id, ()):
             awaited = self._awaited[place]
             awaited.remove(request_id)
@@ -63,7 +64,7 @@ class PassArrivals:
         aborts = [(r.abort_pass, r.request_id) for r in requests if r.abort_pass is not None]
         self._due = deque(sorted(came, key=lambda pair: pair[0]))
         self._aborts = deque(sorted(aborts, key=lambda pair: pair[0]))
-        self._skipped = 0  # passes of the workload that there were not, as no request was there
+        self._skipped = 0  # skipped passes of the workload, in which no request was there
 
     def __bool__(self) -> bool:
         return bool(self._due)

@@ -1,4 +1,4 @@
-"""The files of a measurement under way: `session.json` and the tables of the finished repeats.
+"""Files of a measurement in progress: `session.json` and the tables of the finished repeats.
 
 The measured process writes each table after each repeat and session.json last, so every table has
 at least the repeats that session.json counts, whenever the process is killed.

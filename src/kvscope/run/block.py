@@ -43,7 +43,7 @@ class State:
 
     @property
     def expected(self) -> int:
-        """Rounds that there will be, if the noise stays as it is."""
+        """Expected number of rounds, if the noise stays as it is."""
         rounds_ = self.needed
         if self.rule.budget_s is not None and self.complete:
             affordable = math.ceil(self.rule.budget_s * self.complete / max(self.elapsed_s, 1e-9))
@@ -90,7 +90,8 @@ Show = Callable[[str], None]
 
 @dataclass
 class Told:
-    """Shows how far a campaign is: its stage, and the phase of the engine that is waited for."""
+    """Shows the progress of a campaign: its stage, and the phase of the engine that is waited
+    for."""
 
     show: Show
     words: str = ""
@@ -117,7 +118,7 @@ def serve_rounds(group: Group, block: Block, show: Show) -> None:
         show(str(state))
         if state.ended:
             return
-        # The last one first, if it is not whole: one before it is not of this time any more.
+        # If the last round is not whole it is completed first; earlier ones are too old for that.
         group.serve_round(next(n for n in block.numbers if n >= last and n not in whole))
 
 

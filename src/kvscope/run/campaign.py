@@ -47,7 +47,7 @@ from kvscope.tables import attempts, runfile
 CAMPAIGN = "campaign.json"  # of an attempt
 ID_DIGITS = 12
 BOOT = Path("/proc/sys/kernel/random/boot_id")
-# What the environments of engines may differ in, since each fork sets it for itself.
+# Variables in which engines may differ, since each fork sets them for itself.
 OF_FORK = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 NANOSECONDS = 1e-9
 
@@ -303,7 +303,7 @@ def _begun(member: Member) -> dict[str, Any]:
 
 
 def _note(campaign: Campaign, id_: str, ended: dict[str, Any] | None) -> None:
-    """Write which campaign an attempt is of, and what is known if its rounds have ended."""
+    """Write the campaign of an attempt, and its final entries if its rounds have ended."""
     path = campaign.wanted[id_].member.directory / CAMPAIGN
     write_json(path, {"id": campaign.id, "experiment_id": id_, "boot": _boot(), "ended": ended})
 

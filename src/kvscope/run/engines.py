@@ -24,7 +24,7 @@ MOST_ZYGOTES = 3
 END_LIMIT_S = 30.0
 # An engine that says nothing for this long hangs, and is killed.
 SILENCE_LIMIT_S = 1800.0
-# So is a zygote that has not imported vLLM after so long.
+# A zygote that has not imported vLLM after so long is killed, too.
 START_LIMIT_S = 900.0
 
 

@@ -18,10 +18,10 @@ ALLOWED = frozenset(
         *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT"),
         *("NUMBA_CACHE_DIR", "CUDA_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR"),
         *("TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_INTERPRET"),
-        # What Triton compiles kernels and their launchers with.
+        # Tools with which Triton compiles kernels and their launchers.
         *("CC", "CXX", "CPATH", "C_INCLUDE_PATH", "LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH"),
         *("TRITON_LIBCUDA_PATH", "TRITON_PTXAS_PATH"),
-        # Which GPU, through which server of CUDA's, and how its memory is managed.
+        # The GPU, CUDA's server for it, and the management of its memory.
         *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_MODULE_LOADING"),
         *("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "CUDA_DEVICE_MAX_CONNECTIONS"),
         *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"),
@@ -32,11 +32,11 @@ ALLOWED = frozenset(
     )
 )
 
-# What vLLM and its libraries need; overrides the caller's variables.
+# Requirements of vLLM and its libraries; they override the caller's variables.
 REQUIRED = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine runs in this process, with its records
     "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the one whose order of copies and forward pass is known
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # its order of copies and forward pass is known
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # two experiments at once must not share one core
     "HF_HUB_OFFLINE": "1",

@@ -30,7 +30,7 @@ def is_wanted(experiment: Experiment, directory: Path, force: bool) -> bool:
         print(f"{experiment.id}: finished before; --force measures it again", file=sys.stderr)
         return False
     if complete:
-        attempts.request_again(directory)  # so that a failure leaves it to be done again
+        attempts.request_again(directory)  # so that a failure leaves the request in place
     return True
 
 
@@ -52,7 +52,8 @@ def refuse(experiment: Experiment, directory: Path, reason: str) -> None:
 
 
 def settle(directory: Path, facts: dict[str, Any]) -> None:
-    """Write the attempt's run.json, and move it into place if it may replace what is there."""
+    """Write the attempt's run.json, and move it into place unless it would replace a complete
+    run."""
     attempt = directory / ATTEMPT
     runfile.write_run(attempt, facts)
     (attempt / runfile.SESSION_FILE).unlink(missing_ok=True)

@@ -11,7 +11,7 @@ MOST_DESCRIPTORS = 4
 
 
 class Lost(Exception):
-    """The process at the other end has ended; `reason` is why, if it could say so."""
+    """The process at the other end has ended; `reason` is its own explanation, if it gave one."""
 
     def __init__(self, reason: str | None = None) -> None:
         super().__init__(reason or "")

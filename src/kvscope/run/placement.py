@@ -55,7 +55,7 @@ def neighbours(pack: Path, member: str, start_s: float, end_s: float) -> list[di
 
 
 def _same(start: dict[str, Any], result: dict[str, Any]) -> bool:
-    """Whether a result is of this start, and not of an earlier attempt of the pack."""
+    """Whether a result belongs to this start, and not to an earlier attempt of the pack."""
     return bool(result) and result.get("attempt") == start.get("attempt")
 
 
@@ -63,7 +63,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         facts = json.loads(path.read_bytes())
     except (OSError, ValueError):
-        return {}  # a neighbour's file that is not there, or only half: nothing is known of it
+        return {}  # a neighbour's file is missing or incomplete: nothing is known of it
     return facts if isinstance(facts, dict) else {}
 
 

@@ -52,7 +52,7 @@ def profile(
     failed: dict[str, str] = {}
 
     def serve(item: tuple[str, Member]) -> str | None:
-        """Why a member has no trace; what fails is tried again, unless others failed so, too."""
+        """Profile a group of members; returns why a member has no trace."""
         reason = serve_once(item)
         return reason if reason is None or failed else serve_once(item)
 
@@ -72,7 +72,7 @@ def profile(
         show("importing vLLM under the profiler")
         if reason := _start(zygote) and _start(zygote):  # beside other load nsys may fail once
             return dict.fromkeys(pending, reason)
-        # In case of an error the last two end what the first one's threads wait for.
+        # In case of an error the last two end the waiting of the first one's threads.
         with ThreadPoolExecutor(at_a_time(first)) as pool, no_child_left(), zygote:
             for i, reason in zip(pending, pool.map(serve, pending.items()), strict=True):
                 done += 1
@@ -88,7 +88,7 @@ def at_a_time(experiment: Experiment) -> int:
 
 
 def _start(zygote: Zygote) -> str | None:
-    """Why the process that imports vLLM does not run; None if it does."""
+    """Start the process that imports vLLM; returns why it does not run, or None."""
     try:
         zygote.start()
     except KvscopeError as error:

@@ -152,7 +152,7 @@ class Replay:
         context, copy_s = self.context, transfer.seconds()
         rebuild_s = transfer.rebuild_seconds() if transfer.rebuild_seconds else None
         job = transfer.job
-        # A job that stores is of tokens that are not lost.
+        # A job that stores has tokens that are not lost.
         if transfer.request_id is not None and not (job and transfer.direction == OUT):
             state = self.requests.setdefault(transfer.request_id, RequestState())
             state.copied_s += copy_s + (rebuild_s or 0.0)
@@ -186,7 +186,8 @@ class Replay:
         }
 
     def hit(self, hit: BlockHit) -> None:
-        """Take a block that a request of the next pass found; its rows come with the request's."""
+        """Take a block that a request of the next pass found; its row is added with the
+        request's."""
         self.found.setdefault(hit.request_id, []).append(hit)
 
     def evict(self, eviction: BlockEviction) -> None:
@@ -252,7 +253,7 @@ class Replay:
         self.batch.extend(rows)
 
     def _release(self, request_id: str) -> None:
-        """A request has no tokens in the cache any more."""
+        """Remove a request's tokens from the cache."""
         self._keep(self.requests[request_id], 0)
         self.holders.release(request_id)
 
@@ -276,7 +277,7 @@ class Replay:
         return sum(hit.found.owner == request_id for hit in hits)
 
     def _keep(self, state: RequestState, tokens: int) -> None:
-        """A request has so many tokens in the cache from now on."""
+        """Set the number of a request's tokens in the cache."""
         self.resident_tokens += tokens - state.resident_tokens
         state.resident_tokens = tokens
 
@@ -296,7 +297,7 @@ class Replay:
             self._resume(step, record, row, own_hit, state)
         resumed = state.recovering
         recomputed = max(0, min(state.computed_tokens, end_tokens) - row.cached)
-        # A request decodes where it computes its newest token, and beyond it tentative ones only.
+        # A request decodes if it computes only its newest token, and tentative tokens beyond it.
         decodes = bool(state.given) and row.computed - tentative == 1 and not recomputed
         if recomputed and state.resumption:
             forward_s = (record.output_ns - record.schedule_end_ns) * NANOSECONDS

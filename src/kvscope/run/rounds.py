@@ -174,7 +174,7 @@ class Group:
         directory = self.members[name].directory
         self._losses[name] += 1
         self._engines[name].close()
-        with hold_lock(directory, SESSION_LOCK):  # until its predecessor has ended
+        with hold_lock(directory, SESSION_LOCK):  # until the lost engine has ended
             error = _error(directory) or (KvscopeError(lost.reason) if lost.reason else None)
         if error is None and self._losses[name] > MOST_LOSSES:
             error = KvscopeError(f"the engine was lost {MOST_LOSSES} times; see {LOG_FILE}")
@@ -196,7 +196,7 @@ class Group:
 
 
 def _error(directory: Path) -> KvscopeError | None:
-    """Why the measured process of an attempt gave up, by its own words."""
+    """Why the measured process of an attempt gave up, in its own words."""
     session = read_session(directory)
     if not (reason := session.get("reason")):
         return None

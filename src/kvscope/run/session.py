@@ -124,7 +124,7 @@ class Session:
 
     @property
     def throughputs(self) -> list[float]:
-        """Tokens a second of each finished repeat that was not served for its profile."""
+        """Tokens a second of each finished repeat, without profiled repeats."""
         return [
             throughput_tokens_per_s(frame)
             for frame, entry in zip(self.outcomes, self.elapsed, strict=True)
@@ -171,7 +171,7 @@ def prepare(session: Session, marks: Marks, progress: Progress) -> Iterator[Engi
                 engine.empty_prefix_cache()
                 with marks.range(WARM_UP, number):
                     recording, repeat, served = serve_once(session, engine, marks, progress)
-                # What a recorder of another package cannot do is said before anything is measured.
+                # An impossible recorder of another package is reported before anything is measured.
                 added_rows(recording, 0, session.context(engine, served.origin_ns).seconds)
                 session.warm_up.append(repeat)
         session.engine |= {name: check.facts for name, check in checks.items()}
@@ -248,7 +248,7 @@ def serve_once(
     assert session.kernel_events
     by_clock = session.platform.by_clock
     if by_clock:
-        gc.collect()  # what was left before must not be collected while passes are timed
+        gc.collect()  # earlier garbage must not be collected while passes are timed
     recording = Recording()
     engine.begin(recording, marks)
     with session.kernel_events.record():
@@ -367,10 +367,10 @@ def conclude(session: Session, measure: Callable[[], None]) -> str | None:
     reason, bad_input = None, False
     try:
         measure()
-    except BadInput as error:  # of a policy, which only this process can make
+    except BadInput as error:  # an error of a policy, which only this process can make
         reason, bad_input = str(error), True
     except KvscopeError as error:
-        if error.__cause__ is not None:  # for who wrote the package, in the log
+        if error.__cause__ is not None:  # for the author of the package, in the log
             traceback.print_exception(error.__cause__)
         reason = str(error)
     except Exception as error:

@@ -49,7 +49,7 @@ class Holders:
         return self._computed(block) if holders is None else bool(holders)
 
     def _computed(self, block: BlockContent) -> bool:
-        """Whether the owner of a block still holds it since it computed it."""
+        """Whether the owner of a block has held it ever since it computed it."""
         since = self._since.get(block.owner)
         return since is not None and since <= block.cached_step
 

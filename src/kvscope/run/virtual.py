@@ -88,7 +88,7 @@ def serve_all(attempt: Path, tell: Tell = ignore) -> str | None:
 
 @contextmanager
 def _printing_to(log: Path) -> Iterator[None]:
-    """Append to a file what this process prints, its libraries included."""
+    """Append the output of this process, including its libraries, to a file."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     copies = os.dup(1), os.dup(2)

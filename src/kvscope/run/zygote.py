@@ -27,7 +27,7 @@ import kvscope
 from kvscope.engine.vllm import preload
 from kvscope.run.link import Link, Lost
 
-# Their processes are measured; what they import is what every fork needs.
+# Packages of measured processes; every fork needs the modules that they import.
 MEASURED_PARTS = ("kvscope.engine", "kvscope.run", "kvscope.workload")
 
 
@@ -47,7 +47,8 @@ def main(descriptor: int, modules: Sequence[str]) -> None:
 
 
 def warm_up(modules: Sequence[str]) -> None:
-    """Do once what every engine would do again: import, look through all modules and objects."""
+    """Do once the work that every engine would repeat: imports, and searches of all modules and
+    objects."""
     import torch
 
     torch.set_num_threads(1)
@@ -57,7 +58,7 @@ def warm_up(modules: Sequence[str]) -> None:
     import_all(name for name in names if name.startswith(MEASURED_PARTS) and name != __name__)
     gc.collect()
     gc.freeze()
-    gc.unfreeze = _nothing  # what all forks share is no fork's garbage
+    gc.unfreeze = _nothing  # objects that all forks share are not garbage of a fork
 
 
 def import_all(modules: Iterable[str]) -> None:

@@ -95,7 +95,8 @@ def is_settled(directory: Path) -> bool:
 
 
 def _is_moved(attempt: Path) -> bool:
-    """Whether an attempt is what a process left that was killed after it had moved the files."""
+    """Whether an attempt is left over from a process that was killed after it had moved the
+    files."""
     names = (RUN_FILE, EXPERIMENT_FILE)
     return attempt.is_dir() and not any((attempt / name).exists() for name in names)
 

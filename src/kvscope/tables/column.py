@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-if TYPE_CHECKING:  # the workflow, which reads no table, does without
+if TYPE_CHECKING:  # not imported by the workflow, which reads no table
     import pandas as pd
 
 SCHEMA_VERSION = 5

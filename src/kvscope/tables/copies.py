@@ -1,4 +1,4 @@
-"""Kinds of copies between the KV cache and the host, and how fast the fastest of each was.
+"""Kinds of copies between the KV cache and the host, and the fastest copy of each kind.
 
 The measured process computes this of its warm-up, `kvscope check` of the repeats.
 """
@@ -36,7 +36,7 @@ Copies = dict[str, dict[str, float]]
 
 
 def clock_of(record: RunRecord) -> str:
-    """The clock that the copies of a run with this run.json are counted by.
+    """The clock by which the copies of a run with this run.json are timed.
 
     A host that awaits its copies times them itself.
     """

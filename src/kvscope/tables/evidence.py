@@ -1,4 +1,4 @@
-"""Evidence: what the records of a run hold, by name. run.json lists what a run has.
+"""Evidence: the kinds of facts that the records of a run contain, by name.
 
 Whoever makes a run states its evidence: an engine, a recording of a server, an import of published
 files. Columns, oracles and metrics name the evidence that they need; none asks who made the run. A
@@ -42,11 +42,11 @@ OWN = frozenset({PASSES, CLOCK, TOKEN_IDS, WORKLOAD, SETTINGS})
 
 
 def of_recording(server: Mapping[str, Any]) -> frozenset[str]:
-    """The evidence that a recording has, by what it says of the `server` and its passes."""
+    """The evidence of a recording, by its `server` and its passes."""
     lacking = {SETTINGS, WORKLOAD, TOKEN_IDS}
     kinds = [group["kind"] for group in server.get("kv_groups", ())]
     together = keep_all_together(kinds)
-    if server.get("first_step"):  # what was there before is not known
+    if server.get("first_step"):  # earlier contents are not known
         lacking |= {PASSES, ORDER}
     if server.get("overlapping"):
         lacking.add(ORDER)

@@ -1,4 +1,4 @@
-"""The KV cache of a server: what its blocks hold of requests, and what losing a request costs."""
+"""The KV cache of a server: the contents of its blocks, and the cost of losing a request."""
 
 from dataclasses import dataclass
 
@@ -88,7 +88,8 @@ class KvPlan:
         return 2 * self.useful_bytes(held)
 
     def recompute_flops(self, tokens: int) -> int:
-        """To compute so many tokens again: weights twice each, and attention to earlier tokens."""
+        """FLOPs to compute so many tokens again: weights twice each, and attention to earlier
+        tokens."""
         return 2 * self.weights * tokens + sum(layer.flops(tokens) for layer in self.attention)
 
 

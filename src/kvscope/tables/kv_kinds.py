@@ -1,4 +1,4 @@
-"""Kinds of KV groups: what their layers keep of a request, and in how many blocks.
+"""Kinds of KV groups: the state that their layers keep of a request, and its number of blocks.
 
 A kind is an entry point in the group `kvscope.kv_group`, by its name in `model.kv_layers`. Other
 packages add theirs in the same way: docs/EXTENDING.md.
@@ -116,13 +116,13 @@ class State(KvKind):
     def held_blocks(
         self, context_tokens: Count, tokens: Count, block_tokens: int, window_tokens: int
     ) -> Count:
-        """One block."""
+        """Number of blocks, always one."""
         return tokens * 0 + 1
 
     def admitted_blocks(
         self, longest_tokens: int, pass_tokens: int, block_tokens: int, window_tokens: int
     ) -> int:
-        """One block."""
+        """Number of blocks, always one."""
         return 1
 
 
@@ -152,7 +152,7 @@ def kind_of(vllm_name: str) -> KvKind:
 
 
 def all_known(vllm_names: Iterable[str]) -> bool:
-    """Whether it is known of all kinds how many blocks a request holds."""
+    """Whether the number of blocks that a request holds is known for all kinds."""
     return {*vllm_names} <= by_vllm_name().keys()
 
 

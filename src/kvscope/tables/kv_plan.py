@@ -1,4 +1,4 @@
-"""The plan of a KV cache: its groups, and what a request holds of them."""
+"""The plan of a KV cache: its groups, and the blocks that a request holds of them."""
 
 from collections.abc import Sequence
 

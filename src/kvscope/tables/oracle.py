@@ -13,7 +13,7 @@ import numpy.typing as npt
 from kvscope.tables.verdict import HELD, NOT_APPLICABLE, VIOLATED, Verdict
 
 Subject = TypeVar("Subject")
-LAST = 1000  # place of an oracle that names none
+LAST = 1000  # place of an oracle without an order
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The tables of requests: as they were due, and as they were served."""
+"""The tables of requests: as planned, and as served."""
 
 from kvscope.tables.column import (
     BOOL,

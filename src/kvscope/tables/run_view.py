@@ -59,7 +59,7 @@ class RunView(RunData):
 
     @property
     def swapped_out(self) -> pd.DataFrame:
-        """The rows of `transfers` of K and V that preempted requests lost."""
+        """The rows of `transfers` with K and V that preempted requests lost."""
         return self.transfers[self._of(OUT, KV)]
 
     @property

@@ -39,7 +39,7 @@ class Part(IntEnum):
 
 
 class Conversation(Scripted):
-    """Turns whose prompts begin with all that was said before.
+    """Turns whose prompts begin with all earlier turns of the conversation.
 
     A prompt is the system prompt, all turns before with what was generated, and what is new. Each
     quantity has a log-normal distribution: the key is its median, `…_sigma` the standard deviation

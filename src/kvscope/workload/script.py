@@ -60,7 +60,7 @@ def cut(texts: Sequence[Text], start: int, tokens: int) -> Texts:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A request of a script: its prompt, what it generates, and what it follows.
+    """A request of a script: its prompt, its output, and the requests that it follows.
 
     It comes `think_s` seconds after the last of the turns `after` (their places in the script) has
     finished; without any, when the workload's arrivals have it come: `start_s` is its time in a

@@ -72,7 +72,7 @@ def _argument_type(parse: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def place(text: str) -> Path:
-    """A path (a type for argparse); an empty path, as of a variable that is not set, is refused.
+    """A path (a type for argparse); an empty path, such as an unset variable gives, is refused.
 
     Python takes it for the working directory, where results would be written over other files.
     """
@@ -83,7 +83,7 @@ def place(text: str) -> Path:
 
 def directory(text: str) -> Path:
     """A path that must be an existing directory (a type for argparse)."""
-    if not os.path.isdir(place(text)):  # also a name that is too long is none
+    if not os.path.isdir(place(text)):  # also for a name that is too long
         raise argparse.ArgumentTypeError(f"{text!r} is not a directory")
     return Path(text)
 

@@ -12,7 +12,7 @@ Parsers: TypeAlias = "argparse._SubParsersAction[CommandParser]"
 Function = Callable[[argparse.Namespace], int]
 
 HELP_WIDTH = 78
-AFTER_OWN = 1000  # place of a command that names none
+AFTER_OWN = 1000  # place of a command without an order
 
 
 class CommandParser(argparse.ArgumentParser):

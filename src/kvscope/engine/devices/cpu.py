@@ -9,7 +9,8 @@ from kvscope.engine.vllm.preload import CPU_WORKER
 
 
 class CpuPlatform(VllmPlatform):
-    """vLLM takes its CPU backend whatever is requested, so kvscope's is put in its place."""
+    """vLLM always takes its own CPU backend, so kvscope's attention takes the place of that
+    backend."""
 
     slot: ClassVar[str] = "CPU_ATTN"
     worker_modules: ClassVar[tuple[str, ...]] = (CPU_WORKER,)
@@ -32,7 +33,7 @@ class CpuPlatform(VllmPlatform):
         return {"CUDA_VISIBLE_DEVICES": ""}
 
     def engine_arguments(self) -> dict[str, Any]:
-        """An explicit size spares vLLM a profiling pass that only sizes the cache.
+        """An explicit cache size spares vLLM a profiling pass, which would only size the cache.
 
         A latent has the kernels of any CPU: those for AMX take no float32, and other blocks.
         """

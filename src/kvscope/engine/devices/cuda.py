@@ -12,7 +12,7 @@ from kvscope.tables.copies import DEVICE_CLOCK
 
 
 class CudaPlatform(VllmPlatform):
-    """Copies and kernels are launched, and timed on the GPU."""
+    """The GPU device: copies and kernels are launched by the host, and timed on the GPU."""
 
     worker_modules: ClassVar[tuple[str, ...]] = (GPU_WORKER,)
     # CUDA graphs are traced kernel by kernel; by default a whole graph is one row.
@@ -72,7 +72,7 @@ class CudaPlatform(VllmPlatform):
         return elapsed_s
 
     def accelerators(self) -> list[dict[str, Any]]:
-        """The GPUs that this process sees; none where CUDA fails, as the run's reason says."""
+        """The GPUs that this process sees; empty if CUDA fails, which the run's reason reports."""
         import torch
 
         count = torch.cuda.device_count()

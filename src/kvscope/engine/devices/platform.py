@@ -1,4 +1,4 @@
-"""The engine's view of a device, and that of the process that runs the engine."""
+"""The engine's interface to a device."""
 
 import time
 from abc import abstractmethod
@@ -88,7 +88,7 @@ class Platform:
         """Hook: called with the engine's scheduler and recorder before the first pass."""
 
     def after_pass(self) -> None:
-        """Something that the device does once vLLM has taken in a pass."""
+        """Hook: called after vLLM has processed the output of a pass."""
 
     def shut_down(self, llm: Any) -> None:
         """End an engine and free what it holds."""

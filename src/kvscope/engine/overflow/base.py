@@ -1,4 +1,4 @@
-"""Base classes of overflow policies that keep tokens on the host, and what these are given."""
+"""Base classes of overflow policies that keep tokens on the host, and the classes that they use."""
 
 from kvscope.engine.overflow.host_pool import HostAllocation, HostPool
 from kvscope.engine.overflow.policy import KnownRequest, OverflowPolicy, Victim, VictimBlocks

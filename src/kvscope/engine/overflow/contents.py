@@ -1,4 +1,4 @@
-"""The contents of blocks, to compare those of preempted requests with those they resume with.
+"""Contents of the blocks of preempted requests, compared when the requests resume.
 
 Swapped blocks come back as they were; of these, digests are kept. Rebuilt K and V are products of
 other shapes, so their last bits may differ; of these, copies are kept. The blocks of a request come

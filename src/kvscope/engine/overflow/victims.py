@@ -1,4 +1,5 @@
-"""Whom to preempt: the rank of running requests by `overflow.victim`, of which the highest goes."""
+"""Selection of victims: ranks of running requests by `overflow.victim`; the highest is
+preempted."""
 
 from collections.abc import Callable, Mapping
 

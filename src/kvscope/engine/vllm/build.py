@@ -332,7 +332,7 @@ def run_engine(platform: "Platform", directory: Path | None = None) -> Iterator[
 def check_limits(
     experiment: Experiment, scheduler: PolicyScheduler, batching: BatchingPolicy
 ) -> None:
-    """Raise BadInput if vLLM cuts no prompts, caches no prefixes, or fills passes otherwise.
+    """Raise BadInput if vLLM does not cut prompts, cache prefixes, or limit passes as configured.
 
     It has no kernels for a part of a prompt, as of latent attention on a CPU.
     """
@@ -359,7 +359,7 @@ def check_limits(
 def _observed(
     llm: Any, platform: "Platform", scheduler: PolicyScheduler, recorder: RunRecorder
 ) -> VllmEngine:
-    """The engine, with its layers timed and its attention traced where there are any."""
+    """The engine, with timed layers and traced attention on a device that computes."""
     tracer, layers = recorder.tracer, platform.experiment.model.layers
     if not platform.experiment.device.allocates:
         return VllmEngine(llm, platform, scheduler, recorder, None, layers, tracer)

@@ -1,4 +1,4 @@
-"""Records what happens to blocks that are in the prefix cache: hits and evictions.
+"""Records hits and evictions of blocks in the prefix cache.
 
 A block is in the prefix cache from the schedule of the pass that fills it until the pool gives it
 to another request, whether a request holds it or it is free. Each has one owner, the request that
@@ -61,7 +61,7 @@ class CachedBlocks:
         *___: Any,
         **____: Any,
     ) -> None:
-        """A request's full blocks have been put into the prefix cache."""
+        """A request's full blocks enter the prefix cache."""
         owner, step = external_id(request.request_id), self._observer.step
         for position in range(num_cached_blocks, num_full_blocks):
             block = blocks[position]
@@ -83,7 +83,8 @@ class CachedBlocks:
         self._recorder.recording.hits.append(hit)
 
     def on_block_evicted(self, block: KVCacheBlock) -> None:
-        """A block leaves the cache for another request, or as the pass to fill it will not."""
+        """A block leaves the cache for another request, or because the pass to fill it is
+        cancelled."""
         lost, hits = self._cached.pop(block.block_id, None), self._hits.pop(block.block_id, 0)
         if lost is not None and not self._forgets:
             eviction = BlockEviction(self._observer.step, self._request, lost, hits)

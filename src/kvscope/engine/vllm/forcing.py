@@ -15,7 +15,7 @@ _choices: dict[str, dict[int, torch.Tensor]] = {}  # by request and place, of un
 
 
 class ForceOutputs(AdapterLogitsProcessor):
-    """Leaves of each request's logits only that of the token which must come out next."""
+    """Leaves in each request's logits only the token that must come out next."""
 
     def is_argmax_invariant(self) -> bool:
         """False: forcing replaces the most likely token."""

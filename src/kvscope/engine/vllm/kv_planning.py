@@ -209,7 +209,7 @@ def _line(text: str) -> str:
 
 
 def _held(core: EngineCore, length: int, number: int) -> HeldBlocks | None:
-    """Blocks that vLLM's scheduler gives one request of so many tokens; None if it cannot run.
+    """Blocks that vLLM's scheduler gives a request of so many tokens; None if it cannot run.
 
     All but the newest token are its prompt. One as long as the server allows ends before its newest
     token is computed, and is taken without it.

@@ -1,4 +1,4 @@
-"""The tokens of requests whose outputs are known before: how they reach the engine.
+"""Passes output tokens that are known before to the engine.
 
 They travel in vLLM's `SamplingParams.extra_args`. A modeled executor answers with them; where a
 model computes, a logits processor (`engine.vllm.forcing`) leaves no other token to choose.

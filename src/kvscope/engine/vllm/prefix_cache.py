@@ -1,4 +1,4 @@
-"""The prefix cache of one scheduler: it can be emptied, and forgets what no pass will fill."""
+"""The prefix cache of a scheduler, which can be emptied and can drop blocks that no pass fills."""
 
 from collections.abc import Iterable
 
@@ -23,7 +23,7 @@ class PrefixCache:
         return sum(block.block_hash is not None for block in self._pool.blocks)
 
     def forget_uncomputed(self, blocks: Iterable[KVCacheBlock], computed_tokens: int) -> None:
-        """Take those blocks of a request out whose tokens are not all computed.
+        """Remove the blocks of a request whose tokens are not all computed from the prefix cache.
 
         It was scheduled and is preempted in the same schedule, so nothing fills them. vLLM would
         leave them there.

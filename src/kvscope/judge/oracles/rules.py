@@ -9,7 +9,7 @@ from kvscope.tables.evidence import WORKLOAD
 
 
 def rules_of(run: RunTables) -> Rules:
-    """The sizes and rules by which the engine of a run works."""
+    """The sizes and rules of the engine of a run."""
     engine = run.engine
     return Rules(
         block_size=run.records.block_size,

@@ -109,7 +109,7 @@ def modeled_output_wrong(run: RunTables) -> Violations:
 
 
 def takes_no_scheduling(steps: pd.DataFrame) -> Violations:
-    """Passes of which a part is not the forward pass."""
+    """Passes that consist of more than their forward part."""
     return bad_rows(
         steps,
         differs(steps["schedule_s"], 0.0) | differs(steps["forward_s"], steps["duration_s"]),

@@ -1,4 +1,4 @@
-"""The judge of a run's tables: a replay of what is told of it, and what differs from that.
+"""The judge of a run's tables: a replay of the run's decisions, compared with the tables.
 
 A run says what was decided and when: which requests each pass computed and how many tokens of
 them, who was preempted, what was ordered of the host. All else follows, and is said a second time

@@ -1,4 +1,4 @@
-"""Compares what a run has stored with what the replay gives, cell by cell."""
+"""Compares the stored tables of a run with the replay, cell by cell."""
 
 import gc
 from collections import defaultdict
@@ -31,7 +31,8 @@ MOST = 3
 
 @dataclass(frozen=True)
 class Difference:
-    """A column that differs from the replay: in how many cells, and the first of them in words."""
+    """A column that differs from the replay: the number of its cells, and the first of them in
+    words."""
 
     column: str
     step: int
@@ -71,7 +72,7 @@ class Comparison:
 def compare(
     repeats: Iterable[tuple[int, Tables]], rules: Rules, evidence: Collection[str], prompts: Prompts
 ) -> Comparison:
-    """Hold each repeat against its replay, as far as the evidence of the run goes."""
+    """Compare each repeat with its replay, as far as the run has evidence."""
     result = Comparison()
     if PASSES in evidence:
         for number, run in repeats:
@@ -82,7 +83,7 @@ def compare(
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Collect no garbage meanwhile: hundreds of thousands of rows are made, and all are kept."""
+    """Suspend garbage collection: hundreds of thousands of rows are made, and all are kept."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -155,7 +156,7 @@ class _Table:
                 self._column(column, values, expected, places)
 
     def _places(self, due: list[Sequence[Any]]) -> list[int | None] | None:
-        """The stored row of each row that is due; None if all are there in order."""
+        """The stored row of each expected row; None if all are there in order."""
         keys = len(self.keys)
         if all(list(due[number]) == self.stored[key] for number, key in enumerate(self.keys)):
             self.result.cells += len(self.stored) * keys
@@ -170,14 +171,14 @@ class _Table:
         return places
 
     def _rows(self, due: list[Any], places: list[int | None], more: list[tuple[Any, ...]]) -> None:
-        """Add rows that are missing, that are too many, or that are in another order."""
+        """Report rows that are missing, unexpected, or in another order."""
         lost = [key for key, place in zip(due, places, strict=True) if place is None]
         for rows, words in ((lost, "lacks a row of the replay"), (more, "has a row too many")):
             if rows:
                 sentence = f"{self.name} {words} ({self._place(rows[0])})"
                 self._add("rows", self._step(rows[0]), sentence, len(rows))
         stored = [place for place in places if place is not None]
-        ordered = self.name != tables.TRANSFERS.name  # a policy may copy as it likes
+        ordered = self.name != tables.TRANSFERS.name  # the order of a policy's copies is free
         if ordered and not lost and not more and stored != sorted(stored):
             first = due[next(place for place, other in enumerate(stored) if place != other)]
             words = f"{self.name} has its rows in another order ({self._place(first)})"
@@ -217,7 +218,7 @@ class _Table:
         self.result.differences.append(Difference(f"{self.name}.{column}", step, words, count))
 
     def _step(self, key: tuple[Any, ...]) -> int:
-        """The pass of a row; those of `requests` come last."""
+        """The pass of a row; rows of `requests` come last."""
         step = key[0] if self.keys[0] == "step" else None
         return step if isinstance(step, int) else 1 << 40
 
@@ -246,7 +247,7 @@ def _shown(value: Any) -> str:
 
 
 def _renamed(values: Sequence[Any], due: Sequence[Any]) -> list[int]:
-    """Rows in which blocks and the replay's numbers are not one to one."""
+    """Rows in which the mapping from blocks to the replay's numbers is not one to one."""
     number: dict[Any, Any] = {}
     serial: dict[Any, Any] = {}
     return [
@@ -257,7 +258,8 @@ def _renamed(values: Sequence[Any], due: Sequence[Any]) -> list[int]:
 
 
 def _jobs(repeat: int, jobs: Columns, twin: Twin) -> Iterator[Difference]:
-    """The bytes of jobs; how many blocks of a store were loaded, and by when it had to end."""
+    """Compare the bytes of jobs, the loaded blocks of stores, and the passes that awaited
+    stores."""
     table = job_table()
     name = table.table.name if table else JOBS
     names = ("step", "job", "direction", "blocks", "bytes", "loaded_blocks", "awaited_step")

@@ -1,4 +1,4 @@
-"""The evidence that a run must have for a column to be held against its replay.
+"""The evidence that a run must have for a column to be compared with its replay.
 
 A column's own evidence (`kvscope.tables.evidence`) says where its values are known. To work them
 out takes more: what a pass finds in the prefix cache depends on all passes before it, in their

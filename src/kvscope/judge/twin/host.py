@@ -46,7 +46,8 @@ class HostPool:
         self.drop_saved(request)
 
     def save(self, request: Request, more: int) -> int:
-        """Keep the activations of more tokens of a request, if all before are there and all fit.
+        """Keep the activations of more tokens of a request, if all earlier ones are kept and these
+        fit.
 
         Returns the blocks that they fill or begin; 0 if nothing is kept.
         """
@@ -62,6 +63,6 @@ class HostPool:
 
 
 def end_of(kept: InPool, found: int, block_size: int) -> int:
-    """Tokens up to which a host copy goes on after those that a request has found."""
+    """End of the tokens that a host copy has in a row after the tokens that a request has found."""
     gaps: Iterable[int] = (gap for gap in kept.missing if gap * block_size >= found)
     return min([kept.tokens, *(gap * block_size for gap in gaps)])

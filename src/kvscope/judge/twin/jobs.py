@@ -1,4 +1,4 @@
-"""vLLM's offloading: which blocks the host has, what is due to be stored, what a load may take.
+"""Replay of vLLM's offloading: blocks on the host, due stores, and blocks that a load may take.
 
 Blocks are stored as passes fill them, of prompts alone or of outputs as well, unless the host has
 equal ones. Once the host is full, blocks leave it in an order that depends on when copies end: what
@@ -18,7 +18,8 @@ from kvscope.judge.twin.told import TOLERANCE_S, Job, Told
 
 @dataclass
 class Store:
-    """A store: its blocks of the KV cache, and the passes in which others might have got them.
+    """A store: its blocks of the KV cache, and the passes in which other requests may have got
+    them.
 
     That is where its request was preempted or, once it has ended, where a block was given to
     another one. `loaded` are those of its blocks, by name, that were loaded, `perhaps` those that
@@ -51,7 +52,7 @@ class Offloading:
         self._given: set[Block] = set()  # to requests in this pass
         self._last_blocks: dict[str, list[Block]] = {}  # of requests that have ended
         self.stored_blocks = 0
-        self._offers: list[tuple[Request, int]] = []  # of this pass, by the schedule's order
+        self._offers: list[tuple[Request, int]] = []  # offers of this pass, in the schedule's order
         self._ended: list[tuple[Request, int]] = []
         self._rest: list[Job] = []
 
@@ -63,7 +64,7 @@ class Offloading:
     # ------------------------------------------------------------------ loads
 
     def load(self, request: Request, job: Job) -> Iterator[str]:
-        """Note a load that begins; yields what is wrong with it."""
+        """Take a load that begins; yields its faults."""
         first, available = job.first_block, self._there(request)
         if first * self._size != request.hit:
             yield f"loads from block {first} on, and found {request.hit} tokens"
@@ -71,10 +72,10 @@ class Offloading:
             yield f"loads {job.blocks} blocks, the host has {available} that follow"
         for place in range(first, first + min(job.blocks, available)):
             name = self._blocks.name(request, place)
-            stores = self._stores_of.get(name, ())  # none, of a load from elsewhere
+            stores = self._stores_of.get(name, ())  # empty: a load from elsewhere
             for store in stores:
                 (store.loaded if len(stores) == 1 else store.perhaps).add(name)
-        request.stored = first + job.blocks  # what follows is offered again
+        request.stored = first + job.blocks  # the blocks after these are offered again
 
     def _there(self, request: Request) -> int:
         """Blocks that the host has, at most, after those that a request has found."""
@@ -88,7 +89,7 @@ class Offloading:
     # ------------------------------------------------------------------ stores
 
     def offer(self, request: Request, tokens: int) -> None:
-        """The blocks that so many tokens of a request fill may be stored in this pass."""
+        """Offer the blocks that so many tokens of a request fill, to be stored in this pass."""
         self._offer(request, self._full(request, tokens))
 
     def _offer(self, request: Request, full: int) -> None:
@@ -101,7 +102,7 @@ class Offloading:
         return min(min(tokens, most) // self._size, len(request.blocks))
 
     def end(self, request: Request, aborted: bool) -> None:
-        """A request has ended: what it has filled since may be stored with the next pass."""
+        """End a request: the blocks that it has filled since may be stored with the next pass."""
         self._last_blocks[request.id] = list(request.blocks)
         tokens = request.tokens if aborted else max(request.prompt, request.length - 1)
         self._ended.append((request, self._full(request, tokens)))
@@ -109,7 +110,7 @@ class Offloading:
     # ------------------------------------------------------------------ stores that are waited for
 
     def give(self, blocks: Iterable[Block]) -> None:
-        """A request has got these blocks in this pass, or found them."""
+        """Give blocks to a request in this pass, newly allocated or found."""
         self._given.update(blocks)
 
     def preempt(self, request: Request, step: int) -> None:
@@ -119,7 +120,7 @@ class Offloading:
                 store.given_away.append(step)
 
     def end_pass(self, step: int) -> None:
-        """Note whose blocks have been given away; forget the stores that have ended before.
+        """Note the blocks that were given away, and forget stores that had ended before.
 
         vLLM learns of an end with the output of a pass, or with an empty schedule after it.
         """
@@ -131,7 +132,8 @@ class Offloading:
         self._under_way = [store for store in self._under_way if store.end_s >= start_s]
 
     def awaited(self, job: int, stated: int | None) -> int | None:
-        """The pass that waited for a store: the first that gave its blocks away while it went on.
+        """The pass that waited for a store: the first that gave its blocks away before it had
+        ended.
 
         Where none must have, the one that is stated if it may have, else None: a store that ended
         since the pass before may be waited for, and so may one whose blocks are not known.
@@ -146,7 +148,7 @@ class Offloading:
     # ------------------------------------------------------------------ which stores are due
 
     def store(self, step: int) -> Iterator[str]:
-        """Note the stores of a pass; yields what is wrong with them.
+        """Take the stores of a pass; yields their faults.
 
         With the last pass there are those of requests that ended with it.
         """
@@ -159,7 +161,7 @@ class Offloading:
             yield from self._too_many()
 
     def store_rest(self) -> Iterator[str]:
-        """Match the stores after the last pass; yields what is wrong."""
+        """Take the stores after the last pass; yields their faults."""
         for request, full in self._ended:
             self._offer(request, full)
         self._rest = yield from self._match(self._rest)
@@ -171,7 +173,7 @@ class Offloading:
             self.stored_blocks += job.blocks
 
     def _match(self, jobs: Iterable[Job]) -> Generator[str, None, list[Job]]:
-        """Give each offer its job; yields what is wrong, and returns the jobs that are left."""
+        """Match each offer with its job; yields faults, and returns the remaining jobs."""
         by_request: dict[str, deque[Job]] = defaultdict(deque)
         for job in jobs:
             by_request[job.request_id].append(job)
@@ -213,7 +215,7 @@ class Offloading:
     def _keep(
         self, request: Request, job: Job, places: Sequence[int], sure: Collection[int]
     ) -> None:
-        """Blocks at some of the places are stored, at least those that are sure."""
+        """Store blocks at some of the places, at least at those that are sure."""
         request_blocks = self._last_blocks.get(request.id, request.blocks)
         blocks = {request_blocks[place] for place in places if place < len(request_blocks)}
         store = Store(job.end_s, request, blocks, len(places) == len(sure))

@@ -1,4 +1,4 @@
-"""Blocks that requests hold: counts by KV group, or blocks of which each is known."""
+"""Blocks that requests hold: counts by KV group, or identified blocks."""
 
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Protocol
@@ -23,7 +23,7 @@ class Memory(Protocol):
 
     @property
     def shared_tokens(self) -> int:
-        """Tokens that count for several requests, and are there once."""
+        """Tokens of shared blocks that are counted more than once."""
 
     def missing(self, request: Request, tokens: int) -> int:
         """Blocks that a request lacks for so many tokens."""
@@ -141,7 +141,7 @@ class Blocks:
 
     @property
     def shared_tokens(self) -> int:
-        """Tokens that count for several requests, and are there once."""
+        """Tokens of shared blocks that are counted more than once."""
         return self.pool.extra * self._size
 
     def missing(self, request: Request, tokens: int) -> int:
@@ -177,12 +177,13 @@ class Blocks:
             request.cached = place + 1
 
     def name(self, request: Request, at: int) -> Hashable:
-        """A name of a request's tokens up to the end of a block; its own where none are known."""
+        """A name of a request's tokens up to the end of a block; a name of its own if tokens are
+        unknown."""
         names = self._prompts.of(request.id)
         return names[at] if at < len(names) else (request.id, at)
 
     def find(self, request: Request, contents: Sequence[Content] | None) -> list[Hit]:
-        """Hold the cached blocks that a request begins with: those of its tokens.
+        """Hold the cached blocks with the first tokens of a request.
 
         Where tokens are not known they are the ones with these `contents`, while they are there.
         """

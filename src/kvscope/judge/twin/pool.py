@@ -1,4 +1,4 @@
-"""The blocks of the KV cache, each by itself, in the order in which vLLM hands them out.
+"""The identified blocks of the KV cache, in the order in which vLLM hands them out.
 
 A free block without content is taken first, the last one freed before others. Then cached blocks,
 those free for longest first, which evicts what they hold.
@@ -11,7 +11,7 @@ from kvscope.judge.twin.told import Content
 
 
 class Block:
-    """A block: its number here, who holds it, and what it has if that is in the prefix cache.
+    """A block: its number here, its holders, and its content if that is in the prefix cache.
 
     `holders` counts requests, `computing` those of them that passes compute, `hits` how often it
     was found since it was cached.
@@ -35,9 +35,9 @@ class Pool:
 
     def __init__(self, total: int) -> None:
         self.total = total
-        self.extra = 0  # holders that passes compute, beyond one for each block
+        self.extra = 0  # holders that passes compute, beyond the first of each block
         self._used_once = 0
-        self._plain: list[Block] = []  # free ones without content; the last is the next
+        self._plain: list[Block] = []  # free blocks without content; the last is the next
         self._cached_free: OrderedDict[Block, None] = OrderedDict()
         self._cached: dict[Hashable, dict[Block, None]] = defaultdict(dict)
         self._by_content: dict[Content, Block] = {}
@@ -53,7 +53,8 @@ class Pool:
         return self.total - self.free
 
     def take(self) -> tuple[Block, Evicted | None]:
-        """A free block for a request, and its lost content. There must be a free block."""
+        """Take a free block for a request; returns it with its lost content. There must be a
+        free block."""
         lost = None
         if self._plain:
             block = self._plain.pop()
@@ -69,7 +70,7 @@ class Pool:
         return block, lost
 
     def cache(self, block: Block, name: Hashable, content: Content) -> None:
-        """A block is in the prefix cache from now on, under the name of its tokens."""
+        """Put a block into the prefix cache, under the name of its tokens."""
         block.name, block.content, block.hits = name, content, 0
         self._by_content[content] = block
         self._cached[name][block] = None
@@ -97,12 +98,12 @@ class Pool:
         block.hits += 1
 
     def compute(self, block: Block) -> None:
-        """Count one more holder of a block that passes compute."""
+        """Count one more holder of a block whose request passes compute."""
         block.computing += 1
         self.extra += block.computing > 1
 
     def release(self, blocks: Sequence[Block], computed: bool) -> None:
-        """A request gives its blocks back, the last one first."""
+        """Release a request's blocks, the last one first."""
         plain = []
         for block in reversed(blocks):
             if computed:

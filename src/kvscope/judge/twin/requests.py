@@ -1,4 +1,4 @@
-"""A request, as far as a replay has come."""
+"""The state of a request during a replay."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ Hit = tuple[int, Content, bool]
 
 @dataclass(slots=True)
 class Lost:
-    """A preemption that the request has not resumed from: what was done, and with what."""
+    """A preemption from which the request has not resumed: the action, and the lost tokens."""
 
     step: int
     order: int  # among all preemptions

@@ -1,4 +1,4 @@
-"""The rows that a replay works out, of each table the columns that it knows.
+"""The rows that a replay computes, with the columns that it knows of each table.
 
 A value may be a pair: then the stored one is due to be between the two.
 """
@@ -119,7 +119,7 @@ class Rows:
         sampled: int,
         decodes: bool,
     ) -> None:
-        """The row of a request in a pass, and those of what it found and resumes from."""
+        """Add the row of a request in a pass, and the rows of its hits and its resumption."""
         step, hit, own_tokens, loaded = twin.step, request.hit, 0, request.loaded
         if request.found:
             own_tokens = sum(content[0] == request.id for _, content, _ in request.found)
@@ -214,7 +214,7 @@ class Rows:
     def evict(
         self, step: int, evicted: Iterable[tuple[str, Evicted]], starts_s: Sequence[float]
     ) -> None:
-        """The rows of the blocks that a pass has evicted."""
+        """Add the rows of the blocks that a pass has evicted."""
         self.of["evictions"].extend(
             (step, *content, request_id, serial, starts_s[step] - starts_s[content[2]], hits)
             for request_id, (serial, content, hits) in evicted

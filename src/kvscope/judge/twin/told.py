@@ -39,7 +39,8 @@ class Known(NamedTuple):
 
 
 class Scheduled(NamedTuple):
-    """A request in a pass: tokens computed, tentative tokens among them, and these it keeps.
+    """A request in a pass: its computed tokens, the tentative tokens among them, and those it
+    keeps.
 
     `saved_tokens` and `sampled_tokens` count only where a policy or a client decides.
     """
@@ -53,7 +54,7 @@ class Scheduled(NamedTuple):
 
 
 class Victim(NamedTuple):
-    """A preemption, with what the policy chose, and the tokens that the pass was to compute."""
+    """A preemption, with the policy's choice, and the tokens that the pass was to compute."""
 
     request_id: str
     time_s: float
@@ -64,7 +65,7 @@ class Victim(NamedTuple):
 
 
 class Job(NamedTuple):
-    """Blocks that vLLM's offloading loads or stores, from a place in the request on."""
+    """Blocks that vLLM's offloading loads or stores, from a position in the request on."""
 
     number: int
     request_id: str
@@ -138,7 +139,7 @@ class Told:
 
     @cached_property
     def arrived(self) -> list[tuple[int, int]]:
-        """The requests that have come by the end of the pass before, and by a pass's start."""
+        """The requests that have arrived by the end of the previous pass, and by a pass's start."""
         arrivals = sorted(request.arrival_s for request in self.requests)
         before = [0.0, *self.ends_s[:-1]]
         return [

@@ -1,4 +1,4 @@
-"""The twin of an engine: it follows what was decided, and works out all the rest.
+"""The twin of an engine: it repeats the engine's decisions, and computes all else from them.
 
 It has a KV cache, a prefix cache and a host pool of its own, and goes through the schedule of each
 pass as vLLM does: running requests in their order, each of which gets its blocks or makes room by
@@ -29,7 +29,7 @@ BLOCKS_IN_ORDER = ORDER, BLOCKS
 
 
 class Problem(NamedTuple):
-    """A decision that cannot be: in which pass, in words, and the evidence that it is judged by."""
+    """An impossible decision: its pass, a description, and the evidence by which it is judged."""
 
     step: int
     words: str
@@ -37,7 +37,7 @@ class Problem(NamedTuple):
 
 
 class Twin:
-    """The replay of one repeat: its `rows`, and the decisions that nothing leads to."""
+    """The replay of one repeat: its `rows`, and the decisions that cannot have been made."""
 
     def __init__(self, rules: Rules, told: Told, prompts: Prompts, known: Collection[str]) -> None:
         self.rules, self.told, self._size = rules, told, rules.block_size
@@ -127,7 +127,7 @@ class Twin:
         given_back = {victim.request_id: victim.scheduled_tokens for victim in self._victims}
         loads = self._begin_loads(rows)
         for request in list(self._running):
-            if request.running:  # it may have been preempted for one before it
+            if request.running:  # it may have been preempted to make room for an earlier one
                 row = rows.get(request.id)
                 more = given_back.get(request.id, row.tokens if row is not None else 0)
                 if more:
@@ -141,7 +141,8 @@ class Twin:
                 self._admit(request, rows[request.id].tokens)
 
     def _begin_loads(self, rows: Mapping[str, Scheduled]) -> deque[Job]:
-        """Begin the loads of schedules that gave no tokens, before the pass's own; returns others.
+        """Begin the loads of schedules without tokens, before the pass's own schedule; returns the
+        others.
 
         Such a schedule may have preempted all that ran.
         """
@@ -166,7 +167,7 @@ class Twin:
         return any(row.tokens > 1 or not self.requests[row.request_id].given for row in admitted)
 
     def _go_on(self, request: Request, more: int) -> None:
-        """A running request gets blocks for a pass; as long as it lacks some, others make room."""
+        """Give a running request blocks for a pass; others are preempted until it has enough."""
         memory, tokens = self._memory, request.tokens + more
         memory.slide(request)
         while self._victims and request.running and self._lacks(request, tokens):
@@ -189,7 +190,8 @@ class Twin:
         self._memory.cache(request, tokens, self.step)
 
     def _give(self, request: Request, first: int) -> None:
-        """Blocks of a request from a place on may be those of a store that is under way."""
+        """Tell the offloading that a request has blocks, from a place on; a store may still read
+        them."""
         if self._jobs:
             self._jobs.give(request.blocks[first:])
 
@@ -233,7 +235,7 @@ class Twin:
         self._give(request, 0)
 
     def _look_up(self, request: Request) -> None:
-        """A request finds the first of its blocks that are in the prefix cache."""
+        """Find the request's first blocks that are in the prefix cache."""
         request.found, request.hit = [], 0
         if self._blocks is None:
             request.hit = self.told.hit.get((self.step, request.id), 0)
@@ -275,7 +277,7 @@ class Twin:
     # ------------------------------------------------------------------ loads
 
     def _begin_load(self, request: Request, job: Job) -> None:
-        """A waiting request gets the blocks that vLLM's offloading fills beside the passes."""
+        """Give a waiting request the blocks that vLLM's offloading fills beside the passes."""
         if request.running or request.load is not None:
             self._problem("is loaded although it is there", request, JOBS)
             return
@@ -293,7 +295,8 @@ class Twin:
         self._give(request, 0)
 
     def _arrive(self, request: Request) -> int:
-        """A request has been loaded; returns its context: the newest token is computed."""
+        """End the load of a request; returns its context, without the newest token, which is
+        computed."""
         job, request.load = request.load, None
         assert job is not None
         self._loading.remove(request)
@@ -314,7 +317,7 @@ class Twin:
     # ------------------------------------------------------------------ preemptions
 
     def _preempt_before(self, time_s: float) -> None:
-        """Preempt those that made no room for a row: the last one asked for it, and went itself."""
+        """Preempt victims that made room for no row of the batch, up to a time."""
         victims = [victim for victim in self._victims if victim.time_s < time_s]
         if not victims:
             return
@@ -386,7 +389,7 @@ class Twin:
         return done, refused
 
     def _copied_blocks(self, request: Request, shared: list[int]) -> int:
-        """Blocks of a victim's tokens, without those that others hold."""
+        """Blocks of a victim's tokens, without blocks that others hold."""
         if self._blocks is None:
             return sum(self.rules.held_blocks(request.skipped, request.tokens))
         used = blocks_of(request.tokens, self._size)
@@ -414,7 +417,7 @@ class Twin:
             self._jobs.end_pass(self.step)
 
     def _save(self, rows: list[Scheduled]) -> dict[str, int]:
-        """The tokens of each request whose activations the pass writes through.
+        """Save the activations of a pass; returns the saved tokens of each request.
 
         Those that begin come before those that go on or resume, as vLLM lists the rows of a pass.
         """
@@ -486,7 +489,7 @@ class Twin:
 
     @property
     def away(self) -> int:
-        """Requests that do not wait: those that run, are loaded, or have ended."""
+        """Number of requests that do not wait: they run, are being loaded, or have ended."""
         return self._ended + len(self._running) + len(self._loading)
 
     @property

@@ -1,4 +1,4 @@
-"""A clock that moves only as the model says."""
+"""A clock that moves only by modeled durations."""
 
 
 class VirtualClock:
@@ -12,5 +12,5 @@ class VirtualClock:
         return self._ns
 
     def wait(self, seconds: float) -> None:
-        """Let so many seconds pass; never less, so that what is waited for has come."""
+        """Let so many seconds pass, rounded up, so that the awaited event has happened."""
         self._ns += -int(-seconds * 1e9 // 1)

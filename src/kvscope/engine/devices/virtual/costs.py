@@ -1,4 +1,4 @@
-"""The prices of a virtual device: what passes and copies take on its clock."""
+"""Costs on a virtual device: the times of passes and copies on its clock."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -17,7 +17,7 @@ class Costs(Protocol):
 
     @property
     def host_copies(self) -> bool:
-        """Whether the host copies by itself, between its passes, as there is no other device."""
+        """Whether the host copies by itself, between passes, because no device does."""
 
     @property
     def between_passes_s(self) -> float:

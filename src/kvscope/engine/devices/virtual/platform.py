@@ -63,9 +63,9 @@ class VirtualPlatform(VllmPlatform):
         }
 
     def after_pass(self) -> None:
-        """vLLM's loop around its passes takes time, too."""
+        """vLLM's loop around its passes takes virtual time, too."""
         self.clock.wait(self.costs.between_passes_s)
 
     def shut_down(self, llm: Any) -> None:
-        """No worker means no distributed state, whose clean-up would look at every object."""
+        """Shut the engine down: without a worker there is no distributed state to clean up."""
         llm.llm_engine.engine_core.engine_core.scheduler.shutdown()

@@ -46,7 +46,7 @@ class PagedBatchBuilder(BatchBuilder):
 
 
 def mask(row: BatchRow) -> torch.Tensor | None:
-    """(queries, length) what each query sees; None if that is all, or each token up to its own."""
+    """(queries, length) that each query sees; None if it sees all, or each token up to its own."""
     if row.queries in (1, row.length):
         return None
     visible = torch.ones(row.queries, row.length, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Base classes of KV connectors, and what their halves are given and move blocks with."""
+"""Base classes of KV connectors, and the classes that they use."""
 
 from kvscope.engine.overflow.host_tier import HostTier
 from kvscope.engine.request_ids import external_id

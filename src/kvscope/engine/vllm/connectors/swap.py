@@ -46,11 +46,11 @@ class SwapWorker(VirtualWorker):
     """A pass waits for its copies, which are on the link one after another."""
 
     def before_pass(self, orders: "SwapOrders") -> None:
-        """Take the time of what the orders have before the pass."""
+        """Take the time of the orders before the pass."""
         self._done = list(orders.before_pass(self.link))
 
     def after_pass(self, orders: "SwapOrders", empty: bool) -> KVConnectorOutput | None:
-        """Take the time of what they have after it; returns all copies of the pass."""
+        """Take the time of the orders after the pass; returns all copies of the pass."""
         done = [*self._done, *orders.after_pass(self.link)]
         return KVConnectorOutput(kv_connector_worker_meta=SwapReport(done)) if done else None
 
@@ -83,7 +83,7 @@ class SwapOrders(KVConnectorMetadata):
                 )
 
     def after_pass(self, link: "Link") -> Iterator[Transfer]:
-        """Take the virtual time of what the pass has computed and is copied: nothing of it is."""
+        """Take the virtual time of copies after the pass: there are none."""
         return iter(())
 
 

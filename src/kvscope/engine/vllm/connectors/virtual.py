@@ -20,11 +20,11 @@ class VirtualWorker(ABC):
 
     @abstractmethod
     def before_pass(self, orders: Any) -> None:
-        """Take the virtual time of what is done before the pass."""
+        """Take the virtual time of the orders before the pass."""
 
     @abstractmethod
     def after_pass(self, orders: Any, empty: bool) -> KVConnectorOutput | None:
-        """Take that of what is done after it; returns what a worker reports, if anything.
+        """Take the virtual time of the orders after the pass; returns the worker's report, if any.
 
         `empty` is a pass that computes nothing.
         """

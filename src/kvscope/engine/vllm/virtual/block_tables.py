@@ -10,7 +10,7 @@ class BlockTables:
         self.of: dict[str, list[int]] = {}
 
     def follow(self, scheduled: SchedulerOutput) -> None:
-        """Take in what the scheduler tells a worker of a pass."""
+        """Update the tables from the scheduler's output for a pass."""
         for name in scheduled.finished_req_ids:
             self.of.pop(name, None)
         for new in scheduled.scheduled_new_reqs:
