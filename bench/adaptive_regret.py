@@ -114,7 +114,7 @@ def experiments(seed: int) -> Iterator[Experiment]:
 
 def row(seed: int, directory: Path) -> dict[str, Any]:
     """The makespans of one seed."""
-    found: dict[str, Any] = {"seed": seed}
+    result: dict[str, Any] = {"seed": seed}
     for experiment in experiments(seed):
         run, policy = directory / experiment.id, experiment.overflow.name
         if error := batch.run_one(batch.Job(experiment, run)):
@@ -123,12 +123,12 @@ def row(seed: int, directory: Path) -> dict[str, Any]:
         for verdict in judge_tables(records):
             if verdict.state == VIOLATED:
                 sys.exit(f"seed {seed}, {policy}: {verdict.name}")
-        found[policy] = makespan_s(records)
-        found["preemptions"] = int((records.preemptions["event"] == "preempt").sum())
-    singles = {policy: found[policy] for policy in POLICIES[:3] if policy in found}
-    found["best"] = min(singles, key=singles.__getitem__)
-    found["regret"] = found["adaptive"] / singles[found["best"]] - 1
-    return found
+        result[policy] = makespan_s(records)
+        result["preemptions"] = int((records.preemptions["event"] == "preempt").sum())
+    singles = {policy: result[policy] for policy in POLICIES[:3] if policy in result}
+    result["best"] = min(singles, key=singles.__getitem__)
+    result["regret"] = result["adaptive"] / singles[result["best"]] - 1
+    return result
 
 
 def main() -> None:
@@ -137,12 +137,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", default="0-119", help="first and last, as 0-119")
     parser.add_argument("--out", type=Path, help="a CSV file of all seeds")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     if WARM not in os.environ:
         (experiment, *_) = experiments(0)
         environment = measured_environment(experiment) | {WARM: "1"}
         os.execve(sys.executable, [sys.executable, *sys.argv], environment)
-    first, last = map(int, given.seeds.split("-"))
+    first, last = map(int, arguments.seeds.split("-"))
     rows, refused = [], 0
     for seed in range(first, last + 1):
         with tempfile.TemporaryDirectory() as directory:
@@ -155,12 +155,12 @@ def main() -> None:
                     ", ".join(f"{k} {v:.4g}" if k != "best" else v for k, v in rows[-1].items()),
                     flush=True,
                 )
-    found = pd.DataFrame(rows).sort_values("regret", ascending=False)
-    if given.out:
-        found.to_csv(given.out, index=False)
-    lost, preempting = found["regret"], (found["preemptions"] > 0).sum()
-    print(found.head(10).to_string(index=False))
-    print(f"{len(found)} experiments ({refused} do not fit), {preempting} with preemptions")
+    result = pd.DataFrame(rows).sort_values("regret", ascending=False)
+    if arguments.out:
+        result.to_csv(arguments.out, index=False)
+    lost, preempting = result["regret"], (result["preemptions"] > 0).sum()
+    print(result.head(10).to_string(index=False))
+    print(f"{len(result)} experiments ({refused} do not fit), {preempting} with preemptions")
     print(
         f"regret: mean {lost.mean():.2%}, most {lost.max():.2%}, above 3 % in {(lost > 0.03).sum()}"
     )

@@ -78,12 +78,12 @@ def generate(path: Path, options: Options) -> None:
     written, number, now = 0, 0, 1_000_000
     with path.open("wb") as file, zstandard.ZstdCompressor().stream_writer(file) as stream:
         while written < options.events:
-            found = models[number % DIFFERENT]
+            result = models[number % DIFFERENT]
             step, layer = divmod(number, LAYERS)
-            found |= {"step": step, "layer": layer, "origin_ticks": now}
-            stream.write(orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
-            now += found["kernels"][-1]["end_ticks"] + 50_000
-            written += sum(found["segments"]["events"])
+            result |= {"step": step, "layer": layer, "origin_ticks": now}
+            stream.write(orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
+            now += result["kernels"][-1]["end_ticks"] + 50_000
+            written += sum(result["segments"]["events"])
             number += 1
 
 
@@ -126,10 +126,10 @@ def flush(random: np.random.Generator, rows: int) -> dict[str, Any]:
 
 
 def records(parts: list[dict[str, Any]]) -> np.ndarray:
-    found = np.zeros(sum(len(part["kind"]) for part in parts), RECORD)
+    result = np.zeros(sum(len(part["kind"]) for part in parts), RECORD)
     for name in COLUMNS:
-        found[name] = np.concatenate([part[name] for part in parts])
-    return found
+        result[name] = np.concatenate([part[name] for part in parts])
+    return result
 
 
 def writes(own: range, context: Any, table: list[Any]) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def freeze(
     study: str, overrides: Sequence[str], results: Path, digits: int | None = DIGITS
 ) -> Frozen:
     """A study as it is now; runs that are not in `results` have None."""
-    found = Frozen(study, list(overrides), digits)
+    result = Frozen(study, list(overrides), digits)
     columns: dict[str, list[str]] = {}
     for experiment, first in zip(
         _planned(study, overrides), _planned(study, [*overrides, FIRST]), strict=True
@@ -110,10 +110,10 @@ def freeze(
         digests = _digests(run, measured, digits) if run else {}
         for name, digest in digests.items():
             columns.setdefault(name, []).append(digest)
-        found.experiments[experiment.id] = _summary(run, digests) if run else None
-    if None not in found.experiments.values():
-        found.columns = {name: _digest(sorted(each)) for name, each in sorted(columns.items())}
-    return found
+        result.experiments[experiment.id] = _summary(run, digests) if run else None
+    if None not in result.experiments.values():
+        result.columns = {name: _digest(sorted(each)) for name, each in sorted(columns.items())}
+    return result
 
 
 def _planned(study: str, overrides: Sequence[str]) -> list[Experiment]:
@@ -133,7 +133,7 @@ def _run_of(experiments: Sequence[Experiment], results: Path) -> Path | None:
 
 def _digests(run: Path, measured: bool, digits: int | None = None) -> dict[str, str]:
     """The digest of each column of a run's tables; if it was measured, of those with counts."""
-    found = {}
+    result = {}
     for directory in {run, tables_directory(run)}:
         for path in directory.glob("*.parquet"):
             if measured and path.stem not in COUNTED:
@@ -144,8 +144,8 @@ def _digests(run: Path, measured: bool, digits: int | None = None) -> dict[str, 
                     column = f"{path.stem}.{name}"
                     rounded = path.stem in SUMS or column in DRAWN
                     values = _values(table.column(name), digits if rounded else None)
-                    found[column] = _digest(values)
-    return found
+                    result[column] = _digest(values)
+    return result
 
 
 def _values(column: pa.ChunkedArray, digits: int | None) -> list[Any]:
@@ -241,12 +241,12 @@ def compare(study: str | None, overrides: Sequence[str], results: Path) -> int:
         if study not in (None, frozen.study) or list(overrides) not in ([], frozen.overrides):
             continue
         now = freeze(frozen.study, frozen.overrides, results, frozen.digits)
-        found = [*differences(frozen, now)]
+        result = [*differences(frozen, now)]
         compared = sum(digest is not None for digest in now.experiments.values())
         print(f"{path.stem}: {len(now.experiments)} ids, {compared} runs compared", flush=True)
-        for sentence in found:
+        for sentence in result:
             print(f"  {sentence}")
-        differs |= bool(found)
+        differs |= bool(result)
     return int(differs)
 
 
@@ -261,16 +261,18 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1, metavar="N", help="each Nth edit only")
     parser.add_argument("--oracle", metavar="NAME", help="this one alone, and in place of which")
     parser.add_argument("--more", type=int, metavar="N", help="N random edits more, new forgeries")
-    given = parser.parse_args()
-    if given.judges:
-        return _judges(given)
-    if given.what == "compare":
-        return compare(given.study, given.overrides, given.results)
-    if given.study is None:
-        parser.error(f"{given.what}: name a study, such as `{given.what} paper device=modeled`")
-    if given.what == "run":
-        return run(given.study, given.overrides, given.results)
-    frozen = freeze(given.study, given.overrides, given.results)
+    arguments = parser.parse_args()
+    if arguments.judges:
+        return _judges(arguments)
+    if arguments.what == "compare":
+        return compare(arguments.study, arguments.overrides, arguments.results)
+    if arguments.study is None:
+        parser.error(
+            f"{arguments.what}: name a study, such as `{arguments.what} paper device=modeled`"
+        )
+    if arguments.what == "run":
+        return run(arguments.study, arguments.overrides, arguments.results)
+    frozen = freeze(arguments.study, arguments.overrides, arguments.results)
     frozen.write()
     known = sum(digest is not None for digest in frozen.experiments.values())
     print(f"{frozen.file}: {len(frozen.experiments)} ids, {known} runs")

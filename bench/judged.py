@@ -50,8 +50,8 @@ def one_oracle(name: str) -> Judge:
         raise BadInput(f"--oracle is '{name}', expected one of {', '.join(known)}")
 
     def judged(run: Records) -> set[str]:
-        found = known[name].check(RunTables(run))
-        return {name, *found.first.split()[:1]} if found else set()
+        result = known[name].check(RunTables(run))
+        return {name, *result.first.split()[:1]} if result else set()
 
     return lambda run: _names(lambda: judged(run))
 
@@ -123,12 +123,12 @@ def _joined(names: Iterable[str]) -> str:
 def judge_all(then: Judged, results: Path, judge: Judge, say: Say) -> Judged:
     """Verdicts of a judge on the edits of `then`, and on all forgeries and faulty recorders."""
     runs = make(results)
-    found = Judged(forgeries=dict(judged_forgeries(runs, results, judge, say)))
+    result = Judged(forgeries=dict(judged_forgeries(runs, results, judge, say)))
     for number, (edit, _) in enumerate(then.edits, 1):
-        found.edits.append((edit, _said(edit, runs[edit.run], judge)))
+        result.edits.append((edit, _said(edit, runs[edit.run], judge)))
         if number % SAID_CASES == 0:
             say(f"{number} edits judged")
-    return found
+    return result
 
 
 def judged_forgeries(
@@ -175,22 +175,22 @@ class Changes:
     @classmethod
     def of(cls, then: Mapping[str, Names], now: Mapping[str, Names]) -> "Changes":
         """The changes from `then` to `now`, of cases by name."""
-        found = cls(len(then))
+        result = cls(len(then))
         for name, before in then.items():
             after = now.get(name)
             if after is None:
-                found.gone.append(name)
+                result.gone.append(name)
             elif name.endswith(f": {NOTHING}"):
-                found.unsound += [f"{name} ({_joined(after)})"] * bool(after)
+                result.unsound += [f"{name} ({_joined(after)})"] * bool(after)
             elif _crashed(after) and not _crashed(before):
-                found.crashed.append(f"{name} ({_joined(after)})")
+                result.crashed.append(f"{name} ({_joined(after)})")
             elif noticed(before) and not noticed(after):
-                found.lost.append(f"{name} ({_joined(before)})")
+                result.lost.append(f"{name} ({_joined(before)})")
             elif noticed(after) and not noticed(before):
-                found.gained.append(f"{name} ({_joined(after)})")
+                result.gained.append(f"{name} ({_joined(after)})")
             else:
-                found.renamed.update(_renamed(before, after))
-        return found
+                result.renamed.update(_renamed(before, after))
+        return result
 
     @property
     def fails(self) -> bool:
@@ -261,27 +261,27 @@ def write(results: Path, more: int | None, say: Say) -> None:
     """Freeze the present verdicts on all cases; or on `more` new edits, and on new forgeries."""
     then = Judged.read()
     if more is None:
-        found = judge_all(then, results, every_oracle, say)
+        result = judge_all(then, results, every_oracle, say)
     else:
-        found = with_more(then, more, results, say)
-    found = found.without_gone()
-    found.write()
-    say(f"{FROZEN}: {len(found.edits)} edits, {len(found.forgeries)} forgeries")
+        result = with_more(then, more, results, say)
+    result = result.without_gone()
+    result.write()
+    say(f"{FROZEN}: {len(result.edits)} edits, {len(result.forgeries)} forgeries")
 
 
 def with_more(then: Judged, more: int, results: Path, say: Say) -> Judged:
     """`then` with the verdicts on so many new edits and on new forgeries; written as it grows."""
     runs, known = make(results), {edit.name for edit, _ in then.edits}
-    found = Judged(then.edits[:], then.forgeries.copy())
-    found.forgeries |= judged_forgeries(runs, results, every_oracle, say, then.forgeries)
+    result = Judged(then.edits[:], then.forgeries.copy())
+    result.forgeries |= judged_forgeries(runs, results, every_oracle, say, then.forgeries)
     for edit in draw(runs, more, (SEED, len(known))):
         if edit.name not in known:
             known.add(edit.name)
-            found.edits.append((edit, _said(edit, runs[edit.run], every_oracle)))
-            if len(found.edits) % SAID_CASES == 0:
-                found.without_gone().write()
-                say(f"{len(found.edits)} edits judged")
-    return found
+            result.edits.append((edit, _said(edit, runs[edit.run], every_oracle)))
+            if len(result.edits) % SAID_CASES == 0:
+                result.without_gone().write()
+                say(f"{len(result.edits)} edits judged")
+    return result
 
 
 def compare(results: Path, nth: int, oracle: str | None, say: Say) -> int:

@@ -68,8 +68,8 @@ class Edit:
 
 def frame_of(run: Records, table: str) -> pd.DataFrame:
     """A table of a run, by kvscope or another package."""
-    found: pd.DataFrame = run.added(table) if table in run.added_names else getattr(run, table)
-    return found
+    result: pd.DataFrame = run.added(table) if table in run.added_names else getattr(run, table)
+    return result
 
 
 def with_frame(run: Records, table: str, frame: pd.DataFrame) -> Records:

@@ -51,14 +51,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     parser.add_argument("--write", action="store_true")
-    given = parser.parse_args()
-    found = [judging(run) for run in given.runs]
-    for one in found:
+    arguments = parser.parse_args()
+    results = [judging(run) for run in arguments.runs]
+    for one in results:
         took = f"{one['judging_s']:.2f} s of CPU for {one['oracles']} oracles"
         share = f"{one['share']:.1%} of the run's {one['run_s']:.0f} s"
         print(f"{one['experiment_id']}: {took}, {share}, {one['peak_bytes'] / 1e6:.1f} MB")
-    if given.write:
-        store("judging", {"runs": found}, "python bench/judging.py RUN…")
+    if arguments.write:
+        store("judging", {"runs": results}, "python bench/judging.py RUN…")
 
 
 if __name__ == "__main__":

@@ -27,10 +27,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--write", action="store_true")
-    given = parser.parse_args()
-    result = {run.name: of_run(run) for run in given.runs}
+    arguments = parser.parse_args()
+    result = {run.name: of_run(run) for run in arguments.runs}
     print(json.dumps(result, indent=2))
-    if given.write:
+    if arguments.write:
         store("net_control", {"runs": result}, "python bench/net_control.py RUN…")
 
 
@@ -39,16 +39,16 @@ def of_run(run: Path) -> dict[str, object]:
     records = read_records(run)
     repeats = list(records.valid_repeats())
     errors = [overhead.control_errors_s(repeat) for repeat in repeats]
-    found = metrics_of(records, repeat_metrics(records, ""), [], "").set_index("metric")
+    result = metrics_of(records, repeat_metrics(records, ""), [], "").set_index("metric")
     return {
         "repeats": len(repeats),
-        "preemptions": found.at["preemptions", "value"],
+        "preemptions": result.at["preemptions", "value"],
         "plain_passes": sum(map(len, errors)),
         "error_ms": 1e3 * fmean(error.mean() for error in errors),
         "error_of_nearest_median_ms": 1e3 * fmean(map(nearest_median_error_s, repeats)),
         "metrics_ms": {
             metric: (
-                1e3 * found.loc[metric, ["value", "ci_low", "ci_high"]].to_numpy(float)
+                1e3 * result.loc[metric, ["value", "ci_low", "ci_high"]].to_numpy(float)
             ).tolist()
             for metric in METRICS
         },

@@ -36,19 +36,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--experiments", type=int, default=1000)
     parser.add_argument("--write", action="store_true")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         checkout = Path(folder)
-        copy_workflow(checkout, given.experiments)
+        copy_workflow(checkout, arguments.experiments)
         result = {
-            "experiments": given.experiments,
+            "experiments": arguments.experiments,
             "first_dry_run": seconds(lambda: dry_run(checkout)),
             "second_dry_run": seconds(lambda: dry_run(checkout)),
-            "unchanged": unchanged(checkout, given.experiments),
+            "unchanged": unchanged(checkout, arguments.experiments),
         }
     print(json.dumps(result, indent=2))
-    if given.write:
-        store("plan", result, f"python bench/plan.py --experiments {given.experiments}")
+    if arguments.write:
+        store("plan", result, f"python bench/plan.py --experiments {arguments.experiments}")
 
 
 def copy_workflow(checkout: Path, experiments: int) -> None:
@@ -72,8 +72,8 @@ def unchanged(checkout: Path, experiments: int) -> dict[str, float]:
     """The median of calls in this process, which has the configuration's files in memory."""
 
     def ensure() -> None:
-        found = manifest.plan_if_changed("many", checkout / "config", checkout / "results")
-        assert len(found["experiments"]) == experiments
+        result = manifest.plan_if_changed("many", checkout / "config", checkout / "results")
+        assert len(result["experiments"]) == experiments
 
     calls = [seconds(ensure) for _ in range(CALLS)]
     return {key: median(call[key] for call in calls) for key in calls[0]}

@@ -89,20 +89,20 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--write", action="store_true")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        measured = measure(Path(name), given.rounds)
+        measured = measure(Path(name), arguments.rounds)
     ratio = measured.ratio(PROFILED, PLAIN)
     waits = sum(1 - math.exp(-each) for each in measured.waiting) / len(measured.waiting)
-    found: dict[str, Any] = {
-        "rounds": given.rounds,
+    result: dict[str, Any] = {
+        "rounds": arguments.rounds,
         "ratio": ratio.value,
         "interval": [ratio.low, ratio.high],
         "waiting_share": waits,
     }
-    print(found)
-    if given.write:
-        store("profiler", found, f"python bench/profiler.py --rounds {given.rounds}")
+    print(result)
+    if arguments.write:
+        store("profiler", result, f"python bench/profiler.py --rounds {arguments.rounds}")
 
 
 if __name__ == "__main__":

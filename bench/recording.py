@@ -105,9 +105,9 @@ def measure(rounds: int) -> dict[str, Any]:
     with run_engine(platform_of(experiment)) as engine:
         for number in range(-1, rounds):
             for observed in (False, True) if number % 2 else (True, False):
-                found = serving(engine, requests, observed)
+                result = serving(engine, requests, observed)
                 if number >= 0:  # the first round warms up
-                    times[observed].append(found)
+                    times[observed].append(result)
             print(f"\r{number + 1}/{rounds}", end="", file=sys.stderr)
         print(file=sys.stderr)
     plain, recorded = (np.array(times[observed]) for observed in (False, True))
@@ -124,12 +124,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--write", action="store_true")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     in_measured_environment(expand(None, OVERRIDES, ROOT / "config").experiments[0].experiment)
-    result = measure(given.rounds)
+    result = measure(arguments.rounds)
     print(json.dumps(result, indent=2))
-    if given.write:
-        store("recording", result, f"python bench/recording.py --rounds {given.rounds}")
+    if arguments.write:
+        store("recording", result, f"python bench/recording.py --rounds {arguments.rounds}")
 
 
 if __name__ == "__main__":

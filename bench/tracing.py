@@ -120,13 +120,13 @@ def measure(workload: str, rounds: int) -> dict[str, Any]:
         pipes[attention], theirs = context.Pipe()
         processes.append(context.Process(target=engine_process, args=(workload, attention, theirs)))
         processes[-1].start()
-    found: dict[str, list[dict[str, Any]]] = {mode: [] for mode in MODES}
+    result: dict[str, list[dict[str, Any]]] = {mode: [] for mode in MODES}
     for number in range(-2, rounds):
         for mode in MODES if number % 2 else reversed(MODES):
             pipe = pipes["vllm" if mode == "vllm" else "instrumented"]
             pipe.send(mode)
             if number >= 0:
-                found[mode].append(pipe.recv())
+                result[mode].append(pipe.recv())
             else:
                 pipe.recv()  # warm-up
         print(f"\r{workload} {max(number + 1, 0)}/{rounds}", end="", file=sys.stderr)
@@ -135,14 +135,14 @@ def measure(workload: str, rounds: int) -> dict[str, Any]:
         pipe.send(None)
     for process in processes:
         process.join()
-    times = {mode: np.array([one["seconds"] for one in found[mode]]) for mode in MODES}
+    times = {mode: np.array([one["seconds"] for one in result[mode]]) for mode in MODES}
     return {
         "pass_ms": {mode: float(np.median(times[mode]) * 1e3) for mode in MODES},
         "off_vs_vllm": compared(times, "off", "vllm"),
         "sampled_vs_off": compared(times, "sampled", "off"),
         "full_vs_off": compared(times, "full", "off"),
-        "events_per_serving": {mode: found[mode][0]["events"] for mode in STRIDES},
-        "dropped": sum(one["dropped"] for mode in STRIDES for one in found[mode]),
+        "events_per_serving": {mode: result[mode][0]["events"] for mode in STRIDES},
+        "dropped": sum(one["dropped"] for mode in STRIDES for one in result[mode]),
         "rounds": rounds,
         "passes_per_round": int(times["off"].shape[1]),
     }
@@ -153,12 +153,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--write", action="store_true")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     in_measured_environment(experiment("decode", "instrumented"))
-    result: dict[str, Any] = {name: measure(name, given.rounds) for name in WORKLOADS}
+    result: dict[str, Any] = {name: measure(name, arguments.rounds) for name in WORKLOADS}
     print(json.dumps(result, indent=2))
-    if given.write:
-        store("tracing", result, f"python bench/tracing.py --rounds {given.rounds}")
+    if arguments.write:
+        store("tracing", result, f"python bench/tracing.py --rounds {arguments.rounds}")
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ def _packages(files: Iterable[str]) -> Iterable[str]:
 
 
 def _with_dependents(changed: set[str], needed: dict[str, set[str]]) -> set[str]:
-    found = changed | {name for name, needs in needed.items() if needs & changed}
-    return found if found == changed else _with_dependents(found, needed)
+    result = changed | {name for name, needs in needed.items() if needs & changed}
+    return result if result == changed else _with_dependents(result, needed)
 
 
 def _needs(pyproject: Path) -> set[str]:

@@ -49,10 +49,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def nsys(require: Require) -> Nsys:
     """The nsys that runs would use."""
-    found = find_nsys()
-    require("Nsight Systems", found is not None, "run `make nsys`")
-    assert found is not None
-    return found
+    result = find_nsys()
+    require("Nsight Systems", result is not None, "run `make nsys`")
+    assert result is not None
+    return result
 
 
 @pytest.fixture(scope="session")

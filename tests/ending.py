@@ -83,13 +83,13 @@ def family_of(parent: Parent, place: Path) -> set[psutil.Process]:
 
 def users_of(place: Path) -> set[psutil.Process]:
     """The processes that have a file open below a directory."""
-    found = set()
+    results = set()
     for process in psutil.process_iter():
         with suppress(OSError, psutil.Error):
             links = [os.readlink(one) for one in Path(f"/proc/{process.pid}/fd").iterdir()]
             if any(link.startswith(f"{place}/") for link in links):
-                found.add(process)
-    return found
+                results.add(process)
+    return results
 
 
 def assert_all_end(
@@ -105,9 +105,9 @@ def assert_all_end(
     try:
         until = time.monotonic() + START_LIMIT_S
         while not works(family := family_of(parent, place)):
-            said = (place / "said").read_text(errors="replace")
-            assert parent.process.poll() is None, said
-            assert time.monotonic() < until, said
+            output = (place / "said").read_text(errors="replace")
+            assert parent.process.poll() is None, output
+            assert time.monotonic() < until, output
             time.sleep(0.05)
         parent.end(way)
         until = time.monotonic() + (KILL_LIMIT_S if way == signal.SIGKILL else LIMIT_S)
@@ -142,14 +142,14 @@ def names(part: str, at_least: int = 1) -> Callable[[set[psutil.Process]], bool]
     words = part.split()
 
     def is_named(command: Sequence[str]) -> bool:
-        found = [os.path.basename(word) for word in command]
-        return any(found[i : i + len(words)] == words for i in range(len(found)))
+        result = [os.path.basename(word) for word in command]
+        return any(result[i : i + len(words)] == words for i in range(len(result)))
 
     def works(family: set[psutil.Process]) -> bool:
-        found = 0
+        result = 0
         for one in family:
             with suppress(psutil.Error):
-                found += is_named(one.cmdline())
-        return found >= at_least
+                result += is_named(one.cmdline())
+        return result >= at_least
 
     return works

@@ -51,14 +51,15 @@ def main() -> None:
     parser.add_argument("--experiments", type=int, default=10_000)
     parser.add_argument("--nodes", type=int, default=496)
     parser.add_argument("--write", action="store_true")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     campaigns = {
-        name: campaign(given.experiments, given.nodes, most) for name, most in SHAPES.items()
+        name: campaign(arguments.experiments, arguments.nodes, most)
+        for name, most in SHAPES.items()
     }
-    result = {"nodes": given.nodes, "gpus_per_node": 4, "campaigns": campaigns}
+    result = {"nodes": arguments.nodes, "gpus_per_node": 4, "campaigns": campaigns}
     print(json.dumps(result, indent=2))
-    if given.write:
-        words = f"--experiments {given.experiments} --nodes {given.nodes}"
+    if arguments.write:
+        words = f"--experiments {arguments.experiments} --nodes {arguments.nodes}"
         store("cluster", result, f"python bench/cluster/campaign.py {words}")
 
 
@@ -108,16 +109,16 @@ class Campaign:
         restart = self.restart()
         while len(self.ended) < self.experiments:
             self.cycle()
-        found = overview(self.packs, now_s=self.world.now_s)
+        result = overview(self.packs, now_s=self.world.now_s)
         cpu_s = [cycle["cpu_s"] for cycle in self.cycles]
         asked = [cycle["qstat"] for cycle in self.cycles]
         return {
             "experiments": self.experiments,
             "ended_once": len(self.ended),
-            "packs": len(found.packs),
+            "packs": len(result.packs),
             "hours": (self.world.now_s - began_s) / 3600,
-            "node_hours": found.node_hours,
-            "slot_idle_share": found.idle_share,
+            "node_hours": result.node_hours,
+            "slot_idle_share": result.idle_share,
             "controller_tasks": self.controlling.most_tasks,
             "controller_memory_bytes": self.controlling.most_memory_bytes,
             "first_cycle_cpu_s": cpu_s[0],
@@ -231,12 +232,12 @@ class Controlling:
 
     def _watch(self, process: "subprocess.Popen[str]") -> None:
         """Threads of the controller and of the commands that it runs, and its memory."""
-        found = psutil.Process(process.pid)
+        result = psutil.Process(process.pid)
         while process.poll() is None:
             try:
-                tasks = sum(p.num_threads() for p in [found, *found.children(recursive=True)])
+                tasks = sum(p.num_threads() for p in [result, *result.children(recursive=True)])
                 self.most_tasks = max(self.most_tasks, tasks)
-                peak = found.memory_info().rss
+                peak = result.memory_info().rss
                 self.most_memory_bytes = max(self.most_memory_bytes, peak)
             except psutil.Error:
                 pass  # it ended between two looks

@@ -164,10 +164,10 @@ class VirtualServer(Server):  # type: ignore[misc]
 
     def run_script(self, job: Any) -> None:
         """Begin the pilot that a job's script names."""
-        found = re.search(r"-m submitit_packs\.pilot (\S+)", job.script)
-        assert found, job.script
+        result = re.search(r"-m submitit_packs\.pilot (\S+)", job.script)
+        assert result, job.script
         self.load.node = job.assigned[0]
-        pilot = Pilot(Path(found[1]), self.world, self.load, self.durations)
+        pilot = Pilot(Path(result[1]), self.world, self.load, self.durations)
         nodes, run = list(job.assigned), Path(self.run_of(job))
         pilot.end = lambda: _write(run / "exit", "0")
         self.world.at(self.world.now_s + self.durations.startup_s, lambda: pilot.begin(nodes))

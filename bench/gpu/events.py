@@ -207,20 +207,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "bench/results/events-gpu.json")
     parser.add_argument("--no-engine", action="store_true", help="measure the kernels only")
     parser.add_argument("--rehearse", action="store_true", help="without a GPU; stores nothing")
-    given = parser.parse_args()
-    if given.rehearse and os.environ.get("TRITON_INTERPRET") != "1":
+    arguments = parser.parse_args()
+    if arguments.rehearse and os.environ.get("TRITON_INTERPRET") != "1":
         os.execve(
             sys.executable, [sys.executable, *sys.argv], os.environ | {"TRITON_INTERPRET": "1"}
         )
-    result: dict[str, Any] = {"timer": timer("cpu" if given.rehearse else "cuda")}
-    result |= {"kernels": list(kernels(given.rehearse))}
-    if not given.rehearse and not given.no_engine:
+    result: dict[str, Any] = {"timer": timer("cpu" if arguments.rehearse else "cuda")}
+    result |= {"kernels": list(kernels(arguments.rehearse))}
+    if not arguments.rehearse and not arguments.no_engine:
         result["engine"] = engine()
-    result |= {"faults": verdict(result), **provenance()} if not given.rehearse else {}
+    result |= {"faults": verdict(result), **provenance()} if not arguments.rehearse else {}
     faults = verdict(result)
     print("\n".join(faults) or "Everything is as it should be.")
-    if not given.rehearse:
-        given.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    if not arguments.rehearse:
+        arguments.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     sys.exit(bool(faults))
 
 

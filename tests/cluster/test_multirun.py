@@ -63,8 +63,8 @@ def test_every_experiment_of_a_study_is_a_job_of_pbs(checkout, tmp_path):
     ],
 )
 def test_what_cannot_be_is_one_sentence(checkout, words, code, sentence):
-    found, text = multirun(checkout, *words)
-    assert found == code, text
+    result, text = multirun(checkout, *words)
+    assert result == code, text
     assert sentence in text
     assert "Traceback" not in text
 

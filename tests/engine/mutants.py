@@ -171,7 +171,7 @@ def violated(
         hits=repeat.hits,
         evictions=repeat.evictions,
     )
-    return [found.name for found in judge_tables(records) if found.state == VIOLATED]
+    return [verdict.name for verdict in judge_tables(records) if verdict.state == VIOLATED]
 
 
 def main(path: Path) -> dict[str, list[str]]:
@@ -205,12 +205,12 @@ def main(path: Path) -> dict[str, list[str]]:
             "leaked_blocks": [],
         }
     facts = facts_of(engine=made, time_source=MEASURED, evidence=sorted(ALL))
-    found = {}
+    result = {}
     for name, change in RECORDINGS.items():
         repeat = recorder.replay(change(recording), context)
-        found[name] = violated(repeat, context, facts, requests, served)
+        result[name] = violated(repeat, context, facts, requests, served)
     for name, faulty in REPLAYS.items():
         with patch.object(recorder, "Replay", faulty):
             repeat = recorder.replay(recording, context)
-            found[name] = violated(repeat, context, facts, requests, served)
-    return found
+            result[name] = violated(repeat, context, facts, requests, served)
+    return result

@@ -69,14 +69,14 @@ def requests(seed: int) -> list[Request]:
         return [draw.randrange(3, 500) for _ in range(count)]
 
     prefixes = [tokens(draw.choice([0, 31, 32, 40, 64, 96])) for _ in range(draw.randint(1, 3))]
-    found: list[Request] = []
+    results: list[Request] = []
     for number in range(draw.randint(5, 10)):
         prompt = draw.choice(prefixes) + tokens(draw.choice([1, 1, 9, 32, 50]))
-        if found and draw.random() < 0.2:
-            prompt = draw.choice(found).prompt_token_ids.tolist()
+        if results and draw.random() < 0.2:
+            prompt = draw.choice(results).prompt_token_ids.tolist()
         output = draw.randint(1, LONGEST - len(prompt))
-        found.append(Request(str(number), 0.0, np.array(prompt, np.int32), output))
-    return found
+        results.append(Request(str(number), 0.0, np.array(prompt, np.int32), output))
+    return results
 
 
 def ranked(case: str) -> AbstractContextManager[Any]:
@@ -131,8 +131,8 @@ def served(seeds: range, case: str, *device: str) -> tuple[dict[int, Any], int]:
     words = (*SCARCE, *BATCHING[batching], *OVERFLOW[overflow], *device)
     words += (f"overflow.victim={victim}",) * bool(victim)
     with ranked(case), run_engine(platform_of(experiment(*words))) as engine:
-        found = {seed: serve_seed(engine, seed) for seed in seeds}
-        return found, engine.kv_blocks_used + engine.host_blocks_used
+        result = {seed: serve_seed(engine, seed) for seed in seeds}
+        return result, engine.kv_blocks_used + engine.host_blocks_used
 
 
 def compared(seeds: range, cases: list[str]) -> Iterator[dict[str, Any]]:
@@ -179,5 +179,5 @@ def uncomputed_blocks(seeds: range, forgets: bool = True) -> list[Any]:
 
     forget = mock.patch.object(PrefixCache, "forget_uncomputed")
     with nullcontext() if forgets else forget:
-        found, _ = served(seeds, "mixed, fullest first", *DRY)
-    return [block for _, recording in found.values() for block in uncomputed(recording)]
+        result, _ = served(seeds, "mixed, fullest first", *DRY)
+    return [block for _, recording in result.values() for block in uncomputed(recording)]

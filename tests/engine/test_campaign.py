@@ -42,8 +42,8 @@ COUNTS = ("requests", "prefill_tokens", "recomputed_tokens", "preempted_requests
 
 
 def planned(*overrides: str) -> list[Experiment]:
-    found = expand(None, [*COMMON, *overrides], ROOT / "config").experiments
-    return [one.experiment for one in found]
+    result = expand(None, [*COMMON, *overrides], ROOT / "config").experiments
+    return [one.experiment for one in result]
 
 
 def wanted(experiments: list[Experiment], results: Path, force: bool = False) -> list[Wanted]:
@@ -148,10 +148,10 @@ def test_sittings_start_one_engine_after_the_other(tmp_path: Path, monkeypatch: 
 
     def forked(self: engines.Zygote, directory: Path, threads: int) -> engines.ParkedEngine:
         assert not any(map(psutil.pid_exists, stood)), "two engines stand side by side"
-        found = fork(self, directory, threads)
-        assert found.pid is not None
-        stood.append(found.pid)
-        return found
+        result = fork(self, directory, threads)
+        assert result.pid is not None
+        stood.append(result.pid)
+        return result
 
     monkeypatch.setattr(engines.Zygote, "fork", forked)
     assert measure(both, tmp_path) == {e.id: None for e in both}
@@ -217,19 +217,19 @@ def wait_for(condition: Callable[[], bool], process: "subprocess.Popen[str]") ->
 
 def sessions(results: Path, experiments: list[Experiment]) -> dict[str, list[dict]]:
     """The repeats that attempts have so far, by id; those of finished runs, too."""
-    found = {}
+    result = {}
     for experiment in experiments:
         directory = experiment_directory(results, experiment.id)
         attempt = directory / "attempt"
         for path in (attempt / "session.json", attempt / "run.json", directory / "run.json"):
             if path.exists():
-                found[experiment.id] = (read_json(path).get("clock") or {}).get("repeats", [])
-    return found
+                result[experiment.id] = (read_json(path).get("clock") or {}).get("repeats", [])
+    return result
 
 
 def least_repeats(results: Path, experiments: list[Experiment]) -> int:
-    found = sessions(results, experiments)
-    return min((len(found.get(e.id, [])) for e in experiments), default=0)
+    result = sessions(results, experiments)
+    return min((len(result.get(e.id, [])) for e in experiments), default=0)
 
 
 def processes_of(results: Path) -> list[psutil.Process]:
@@ -278,16 +278,16 @@ def test_a_member_that_fails_fails_alone(tmp_path: Path, monkeypatch: pytest.Mon
     (good,) = planned("overflow=recompute", *overrides[1:])
     for _ in range(2):  # the failed experiment is tried again, complete ones are kept
         process = start(results, *overrides)
-        said = process.communicate()[1]
+        output = process.communicate()[1]
         assert process.returncode == 1
         assert_complete(results, good)
         assert rounds_of(results, good) == list(range(ROUNDS))
         (broken,) = {path.name for path in (results / "experiments").iterdir()} - {good.id}
-        assert f"1 of 2 failed: {broken}" in said
+        assert f"1 of 2 failed: {broken}" in output
         facts = read_json(results / "experiments" / broken / "run.json")
         assert facts["status"] == runfile.FAILED
         assert "the policy is broken" in facts["reason"]
-        assert facts["reason"] in said
+        assert facts["reason"] in output
 
 
 def test_a_killed_campaign_goes_on_and_measures_nothing_twice(tmp_path: Path, temporaries: Path):
@@ -307,8 +307,8 @@ def test_a_killed_campaign_goes_on_and_measures_nothing_twice(tmp_path: Path, te
         assert_nothing_lost(done, now)
         done = now
     last = start(tmp_path, *overrides)
-    said = last.communicate()[1]
-    assert last.returncode == 0, said
+    output = last.communicate()[1]
+    assert last.returncode == 0, output
     assert_nothing_lost(done, sessions(tmp_path, both))
     for experiment in both:
         assert_complete(tmp_path, experiment)
@@ -344,10 +344,10 @@ def test_a_table_of_another_package_goes_on_with_a_killed_campaign(
         wait_for(partial(have, least), process)
         ended(process, way, tmp_path)
     monkeypatch.setenv("PYTHONPATH", second)
-    said = start(tmp_path, TWO[0], "repeats=4", TWO[2]).communicate()[1]
+    output = start(tmp_path, TWO[0], "repeats=4", TWO[2]).communicate()[1]
     for experiment in both:
         directory = experiment_directory(tmp_path, experiment.id)
-        assert (directory / TABLE).exists() == (then == "stays"), said
+        assert (directory / TABLE).exists() == (then == "stays"), output
         assert (TABLE in facts_of(tmp_path, experiment)["files"]) == (then == "stays")
         assert_complete(tmp_path, experiment)
         if then == "stays":
@@ -385,9 +385,9 @@ def test_killed_engines_and_zygotes_cost_no_round(tmp_path: Path, monkeypatch: p
     fork, serve, served = engines.Zygote.fork, engines.ParkedEngine.serve, []
 
     def forked(self: engines.Zygote, directory: Path, threads: int) -> engines.ParkedEngine:
-        found = fork(self, directory, threads)
+        result = fork(self, directory, threads)
         zygotes.append(self.pid)
-        return found
+        return result
 
     def serving(self: engines.ParkedEngine, measured_in: dict, *tell: Any) -> int:
         served.append(self.pid)

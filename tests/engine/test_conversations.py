@@ -86,11 +86,11 @@ def test_a_turn_comes_when_the_one_before_has_finished_and_is_given_its_tokens(
     made = closed(device, f"overflow={overflow}")
     rows = made.table("requests")
     assert rows["preemptions"].sum()
-    due = {one.request_id: one for one in build(experiment_of(made.records))}
+    expected = {one.request_id: one for one in build(experiment_of(made.records))}
     for _, repeat in rows.groupby("repeat"):
         ends = repeat.set_index("request_id")["finished_s"]
         for row in repeat.itertuples():
-            one = due[row.request_id]
+            one = expected[row.request_id]
             assert one.output_token_ids is not None
             assert row.output_sha256 == sha256_of_tokens(one.output_token_ids)
             assert (row.conversation, row.turn) == (one.conversation, one.turn)
@@ -286,6 +286,6 @@ def test_hits_of_an_ample_cache_follow_the_published_ids(run, workload, trace, b
     rows = list(published(ROOT / "config" / "traces" / f"{trace}.jsonl"))
     for _, repeat in batch.groupby("repeat"):
         first = repeat.drop_duplicates("request_id").set_index("request_id")["hit_tokens"]
-        due = expected_hits(rows, [int(name) for name in first.index], block)
-        assert [int(first[str(n)]) for n in range(len(rows))] == due
-    assert sum(due) > 0.4 * sum(prompt for _, prompt, _, _ in rows)
+        expected = expected_hits(rows, [int(name) for name in first.index], block)
+        assert [int(first[str(n)]) for n in range(len(rows))] == expected
+    assert sum(expected) > 0.4 * sum(prompt for _, prompt, _, _ in rows)

@@ -29,9 +29,9 @@ def test_a_scarce_cache_gives_the_same_tokens(run: Runner) -> None:
 
 def tokens(requests: pd.DataFrame) -> list[str]:
     """Output tokens by request."""
-    found: list[str] = requests.sort_values("request_id")["output_sha256"].tolist()
-    assert len(set(found)) > 1
-    return found
+    result: list[str] = requests.sort_values("request_id")["output_sha256"].tolist()
+    assert len(set(result)) > 1
+    return result
 
 
 @pytest.mark.parametrize(

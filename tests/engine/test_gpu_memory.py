@@ -28,12 +28,12 @@ def test_a_pass_holds_what_the_plan_expects(model: str, tmp_path: Path) -> None:
     from kvscope.plan.models import Model
 
     config = Composer(Path(__file__).parents[2] / "config").compose((("model", model),))
-    found = Model.model_validate(config["model"])
-    (tmp_path / "config.json").write_text(json.dumps(found.hf_config()))
+    result = Model.model_validate(config["model"])
+    (tmp_path / "config.json").write_text(json.dumps(result.hf_config()))
     words = [sys.executable, __file__, str(tmp_path), str(TOKENS)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     held = int(done.stdout.splitlines()[-1]) / TOKENS / 4
-    assert held == pytest.approx(pass_width(found) - found.hidden_size, rel=0.01)
+    assert held == pytest.approx(pass_width(result) - result.hidden_size, rel=0.01)
 
 
 def measure(directory: str, tokens: int) -> int:
@@ -48,8 +48,8 @@ def measure(directory: str, tokens: int) -> int:
     from vllm import LLM
 
     def storages(value):
-        found = (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
-        return {one.untyped_storage()._cdata: one.untyped_storage() for one in found}
+        result = (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
+        return {one.untyped_storage()._cdata: one.untyped_storage() for one in result}
 
     class Live(TorchDispatchMode):
         """Counts the storages that operators make, while they live."""

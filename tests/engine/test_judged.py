@@ -15,15 +15,15 @@ RECOMPUTE = ("overflow=recompute", "batching=chunked", "batching.chunk_tokens=48
 
 
 def test_a_faulty_recorder_of_swaps_violates_an_oracle(run: Runner, warm: Warm) -> None:
-    found = warm.call(mutants.main, run(SCARCE, *SWAP).directory / "experiment.yaml")
-    assert found.pop("nothing") == []
+    result = warm.call(mutants.main, run(SCARCE, *SWAP).directory / "experiment.yaml")
+    assert result.pop("nothing") == []
     # A swapped request recomputes nothing, and its first pass gives it a token.
     of_recomputing = {"nothing is recomputed", "only the first pass resumes"}
-    assert {name for name, oracles in found.items() if not oracles} <= of_recomputing
+    assert {name for name, oracles in result.items() if not oracles} <= of_recomputing
 
 
 def test_a_faulty_recorder_of_recomputation_violates_an_oracle(run: Runner, warm: Warm) -> None:
-    found = warm.call(mutants.main, run(SCARCE, *RECOMPUTE).directory / "experiment.yaml")
-    assert found.pop("nothing") == []
-    of_swaps = {name for name in found if "cop" in name or "host pool" in name}
-    assert {name for name, oracles in found.items() if not oracles} <= of_swaps
+    result = warm.call(mutants.main, run(SCARCE, *RECOMPUTE).directory / "experiment.yaml")
+    assert result.pop("nothing") == []
+    of_swaps = {name for name in result if "cop" in name or "host pool" in name}
+    assert {name for name, oracles in result.items() if not oracles} <= of_swaps

@@ -50,10 +50,10 @@ def test_every_swap_is_timed_and_counted_in_bytes(run: Runner):
 
 @either
 def test_warm_up_finds_that_what_was_kept_came_back_as_it_was(run: Runner, policy):
-    found = run(SCARCE, *policy).facts["engine"]
-    assert found["swap_checks"]["compared"] > 0
-    assert found["swap_checks"]["differing"] == 0
-    assert found["reference_checks"]["compared"] == 0  # vLLM's own kernels
+    result = run(SCARCE, *policy).facts["engine"]
+    assert result["swap_checks"]["compared"] > 0
+    assert result["swap_checks"]["differing"] == 0
+    assert result["reference_checks"]["compared"] == 0  # vLLM's own kernels
 
 
 @either
@@ -102,8 +102,8 @@ def test_small_blocks_give_the_same_tokens(run: Runner, size: int, policy: str):
     case = (blocks, f"overflow={policy}", f"overflow.host_blocks={64 * 32 // size}", *own)
     assert run(*case).records.requests["preemptions"].sum() > 0
     assert tokens(run, *case).equals(tokens(run, AMPLE))
-    found = run(*case).facts["engine"]
-    for checks in (found["reference_checks"], found["swap_checks"]):
+    result = run(*case).facts["engine"]
+    for checks in (result["reference_checks"], result["swap_checks"]):
         assert checks["compared"] > 0
         assert checks["differing"] == 0
 
@@ -134,23 +134,23 @@ def served_but_for_one(file: Path) -> dict[str, Any]:
         left = engine.kv_blocks_used + engine.host_blocks_used
     context = RepeatContext(0, 0, 13, 64, experiment.cache.block_size, "measured")
     made = replay(recording, context)
-    found = {"events": made.preemptions, "transfers": made.transfers}
-    return {"aborted": aborted, "outputs": outputs, "left": left} | found
+    result = {"events": made.preemptions, "transfers": made.transfers}
+    return {"aborted": aborted, "outputs": outputs, "left": left} | result
 
 
 @either
 def test_a_request_aborted_while_preempted_leaves_nothing_behind(run: Runner, warm: Warm, policy):
     made = run(SCARCE, *policy)
-    found = warm.call(served_but_for_one, made.directory / "experiment.yaml")
-    assert found["left"] == 0
-    (gone,) = found["aborted"]
-    events = found["events"]
+    result = warm.call(served_but_for_one, made.directory / "experiment.yaml")
+    assert result["left"] == 0
+    (gone,) = result["aborted"]
+    events = result["events"]
     assert events["event"][events["request_id"] == gone].tolist() == ["preempt"]
     (name,) = set(events["policy"])
     assert f"overflow={name}" in policy
-    copied = found["transfers"]["direction"] == "out"
-    assert (copied & (found["transfers"]["kind"] == "kv")).any() == (name == "swap")
-    others = {name: ids for name, ids in found["outputs"].items() if name != gone}
+    copied = result["transfers"]["direction"] == "out"
+    assert (copied & (result["transfers"]["kind"] == "kv")).any() == (name == "swap")
+    others = {name: ids for name, ids in result["outputs"].items() if name != gone}
     assert len(others) == 7
     given = {name: sha256(np.asarray(ids, "<i4").tobytes()) for name, ids in others.items()}
     expected = tokens(run, AMPLE)

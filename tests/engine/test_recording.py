@@ -180,8 +180,8 @@ def test_a_pass_waits_for_copies_since_the_first_empty_schedule_before_it(
         time.take(7.5)
     scheduler.schedule()
     scheduler.schedule()
-    found = [record.load_wait_ns / MS for record in recorder.recording.passes]
-    assert found == [waited_ms, 0]
+    results = [record.load_wait_ns / MS for record in recorder.recording.passes]
+    assert results == [waited_ms, 0]
 
 
 def test_nobody_waits_for_copies_once_all_requests_have_ended(scheduler: Any, time: Time):
@@ -248,9 +248,9 @@ def test_a_layer_takes_from_the_start_of_its_forward_to_its_end(recorder: RunRec
     for block in model.blocks:
         time.take(1)
         block(torch.zeros(1))
-    found = np.array(recorder.recording.layers).reshape(-1, 4)
-    assert found[:, :2].tolist() == [[1, 0], [1, 1], [1, 2]]
-    assert ((found[:, 2:] - began) / MS).tolist() == [[1, 3], [4, 15], [16, 20]]
+    result = np.array(recorder.recording.layers).reshape(-1, 4)
+    assert result[:, :2].tolist() == [[1, 0], [1, 1], [1, 2]]
+    assert ((result[:, 2:] - began) / MS).tolist() == [[1, 3], [4, 15], [16, 20]]
 
 
 def test_what_is_due_before_the_layers_of_a_pass_is_done_once_and_then_no_more(

@@ -40,25 +40,25 @@ def planned(*overrides: str) -> Experiment:
 
 def members(place: Path) -> dict[str, Member]:
     """An experiment with an ample cache, and one that overflows."""
-    found = {}
+    result = {}
     for name, blocks in (("ample", 64), ("scarce", 8)):
         experiment = planned(f"cache.blocks={blocks}", "cache.block_size=32")
         directory = place / name
         make_directory(directory)
         write_text(directory / EXPERIMENT_FILE, dump(experiment))
-        found[name] = Member(experiment, directory)
-    return found
+        result[name] = Member(experiment, directory)
+    return result
 
 
 @contextmanager
 def group(place: Path) -> Iterator[tuple[Group, Zygote]]:
     """The engines of both, and the process that forks them."""
-    found = members(place)
-    environment = measured_environment(found["ample"].experiment)
+    result = members(place)
+    environment = measured_environment(result["ample"].experiment)
     with (
-        hold_locks(found.values()),
+        hold_locks(result.values()),
         Zygote(environment, CpuPlatform.worker_modules, place / "zygote.log") as zygote,
-        Group(found, zygote, ID) as running,
+        Group(result, zygote, ID) as running,
     ):
         yield running, zygote
 
@@ -115,11 +115,11 @@ def test_rounds_survive_the_deaths_of_engines_and_of_the_zygote(tmp_path: Path):
         (name, number) for name in ("ample", "scarce") for number in range(4)
     ]
     for name in ("ample", "scarce"):
-        found = session(tmp_path, name)
-        assert found["finished"]
-        assert found["reason"] is None
-        assert found["warmup"]["uncovered_classes"] == []
-        for entry in found["clock"]["repeats"]:
+        result = session(tmp_path, name)
+        assert result["finished"]
+        assert result["reason"] is None
+        assert result["warmup"]["uncovered_classes"] == []
+        for entry in result["clock"]["repeats"]:
             assert entry["ran_s"] > 0
             assert entry["waited_s"] >= 0
     assert sum(each["preempted_requests"].sum() for each in counts(tmp_path, "scarce")) > 0
@@ -164,9 +164,9 @@ def wait_for(condition: Callable[[], bool], limit_s: float = 240) -> None:
 
 def test_what_a_machine_can_resolve_is_measured_with_one_experiment_given_twice():
     said: list[str] = []
-    found = measure_noise(ROOT / "config", 1.0, said.append)
-    assert found.rounds >= LEAST_ROUNDS
-    assert found.ratio.low < found.ratio.value < found.ratio.high
-    assert found.rounds_for(found.resolution / 2) == pytest.approx(4 * found.rounds, abs=1)
-    assert f"{found.ratio.value:.3f}" in "\n".join(describe(found))
-    assert said[-1].startswith(f"round {found.rounds}, ")
+    result = measure_noise(ROOT / "config", 1.0, said.append)
+    assert result.rounds >= LEAST_ROUNDS
+    assert result.ratio.low < result.ratio.value < result.ratio.high
+    assert result.rounds_for(result.resolution / 2) == pytest.approx(4 * result.rounds, abs=1)
+    assert f"{result.ratio.value:.3f}" in "\n".join(describe(result))
+    assert said[-1].startswith(f"round {result.rounds}, ")

@@ -62,9 +62,9 @@ def test_a_gpu_is_measured_only_by_vllms_platform_and_the_driver(
     there: Callable[[type, int | None], None], kind: type, gpus: int | None, source: str
 ) -> None:
     there(kind, gpus)
-    found = platform("device=cuda")
-    assert found.time_source == source
-    assert (found.by_clock, found.copy_clock) == (True, DEVICE_CLOCK)
+    result = platform("device=cuda")
+    assert result.time_source == source
+    assert (result.by_clock, result.copy_clock) == (True, DEVICE_CLOCK)
 
 
 def test_other_devices_say_what_they_declare(

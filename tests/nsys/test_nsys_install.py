@@ -129,9 +129,9 @@ class TestUnpacking:
         bin_directory = tmp_path / "bin"
         bin_directory.mkdir()
         for tool in ("uname", "cat", "mktemp", "mkdir", "rm", "id"):
-            found = shutil.which(tool)
-            assert found is not None
-            (bin_directory / tool).symlink_to(found)
+            result = shutil.which(tool)
+            assert result is not None
+            (bin_directory / tool).symlink_to(result)
         return bin_directory
 
     def test_without_apt_it_says_so_in_one_sentence_and_fails(

@@ -126,8 +126,8 @@ def test_a_campaign_that_is_killed_while_it_profiles_goes_on(nsys, forked, tmp_p
         assert_nothing_lost(before, now)
         before = now
     last = start(results, *OVERRIDES)
-    said = last.communicate()[1]
-    assert last.returncode == 0, said
+    output = last.communicate()[1]
+    assert last.returncode == 0, output
     assert_nothing_lost(before, sessions(results, both))
     for each in both:
         assert rounds_of(results, each) == list(range(ROUNDS))

@@ -75,8 +75,8 @@ def test_every_pass_and_layer_of_the_profiled_repeat_has_its_range(profiled):
     key = ["repeat", "step"]
     passes = ranges[(ranges["name"] == FORWARD_PASS) & ranges["repeat"].notna()]
     blocks = ranges[(ranges["name"] == LAYER) & ranges["repeat"].notna()]
-    found = passes[key].astype(int).sort_values(key).to_numpy().tolist()
-    assert found == steps[key].sort_values(key).to_numpy().tolist()
+    result = passes[key].astype(int).sort_values(key).to_numpy().tolist()
+    assert result == steps[key].sort_values(key).to_numpy().tolist()
     assert sorted(blocks[[*key, "layer"]].astype(int).itertuples(index=False, name=None)) == sorted(
         layers[[*key, "layer"]].itertuples(index=False, name=None)
     )

@@ -21,6 +21,6 @@ def plug_in(monkeypatch: pytest.MonkeyPatch, kind: str, classes: Mapping[str, An
         {of: registry.find_registered(of) for of in registry.KINDS},
     )
     points = {name: EntryPoint(name, f"{module.__name__}:{name}", group) for name in classes}
-    found = own | {kind: own[kind] | points}
-    monkeypatch.setattr(registry, "find_registered", found.__getitem__)
+    result = own | {kind: own[kind] | points}
+    monkeypatch.setattr(registry, "find_registered", result.__getitem__)
     monkeypatch.setattr(registry, "load_all", registry.load_all.__wrapped__)

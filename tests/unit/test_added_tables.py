@@ -266,18 +266,18 @@ def test_a_table_may_be_named_as_anything_else_that_a_run_has(
     table = replace(TABLE, name=name)
     install(**{name: replace(ADDED, table=table)})
     recorder = Given()
-    found = added_rows(Recording(added={name: recorder}), 0, float)[name]
-    tables.write(table, found, tmp_path / table.file)
+    result = added_rows(Recording(added={name: recorder}), 0, float)[name]
+    tables.write(table, result, tmp_path / table.file)
     runfile.write_run(tmp_path, facts_of(files=runfile.file_records(tmp_path)))
     run = Records(tmp_path)
     assert run.added_names == [name]
-    pd.testing.assert_frame_equal(run.added(name), found)
+    pd.testing.assert_frame_equal(run.added(name), result)
     assert run.of_repeat(1).added(name).empty
     assert run.directory == tmp_path
     assert run.record.complete
-    fewer = run.variant(added={name: found[:1]})
-    assert fewer.added(name).equals(found[:1])
-    assert fewer.variant(record=run.record).added(name).equals(found[:1])
+    fewer = run.variant(added={name: result[:1]})
+    assert fewer.added(name).equals(result[:1])
+    assert fewer.variant(record=run.record).added(name).equals(result[:1])
     assert len(run.variant().added(name)) == 2
     assert run.variant(record=record_of()).added_names == []
 
@@ -349,13 +349,13 @@ def test_each_repeat_has_a_recorder_of_its_own(install: Install):
 
 def test_rows_have_the_types_and_the_repeat_of_their_table(install: Install):
     install(levels=ADDED)
-    found = recorded(repeat=2)
-    assert found.columns.tolist() == TABLE.names
-    assert found[["repeat", "tokens", "twice", "total"]].dtypes.eq("int32").all()
-    assert found["repeat"].tolist() == [2, 2]
-    assert found["note"].isna().tolist() == [True, False]
-    assert found["square"].tolist() == [9.0, 9.0]
-    assert [*found["places"][0]] == [1, 2]
+    result = recorded(repeat=2)
+    assert result.columns.tolist() == TABLE.names
+    assert result[["repeat", "tokens", "twice", "total"]].dtypes.eq("int32").all()
+    assert result["repeat"].tolist() == [2, 2]
+    assert result["note"].isna().tolist() == [True, False]
+    assert result["square"].tolist() == [9.0, 9.0]
+    assert [*result["places"][0]] == [1, 2]
 
 
 def test_times_are_seconds_of_the_repeat(install: Install):
@@ -364,17 +364,17 @@ def test_times_are_seconds_of_the_repeat(install: Install):
             return [ROW | {"note": str(seconds(5))}]
 
     install(levels=ADDED)
-    found = added_rows(Recording(added={NAME: Timed()}), 0, lambda ns: ns * 1e-9)
-    assert found[NAME]["note"].tolist() == ["5e-09"]
+    result = added_rows(Recording(added={NAME: Timed()}), 0, lambda ns: ns * 1e-9)
+    assert result[NAME]["note"].tolist() == ["5e-09"]
 
 
 @pytest.mark.parametrize("null", [None, math.nan])
 def test_a_count_may_be_null_where_its_table_says_so(null: Any, install: Install):
     table = replace(TABLE, columns=(REPEAT, STEP, told("rank", I32, "", null="rows")))
     install(levels=AddedTable(table, "own_package:Given"))
-    found = recorded([{"step": 0, "rank": null}, {"step": 1, "rank": 7}, {"step": 2}])
-    assert found["rank"].isna().tolist() == [True, False, True]
-    assert found["rank"][1] == 7
+    result = recorded([{"step": 0, "rank": null}, {"step": 1, "rank": 7}, {"step": 2}])
+    assert result["rank"].isna().tolist() == [True, False, True]
+    assert result["rank"][1] == 7
 
 
 @pytest.mark.parametrize("rows", [[], iter([ROW]), (ROW | {"step": at} for at in range(3))])
@@ -404,12 +404,12 @@ def test_a_row_that_is_not_as_declared_is_named_with_its_value(second, words, in
     install(levels=ADDED)
     with pytest.raises(KvscopeError) as raised:
         recorded([ROW, ROW | {"step": 1} | second])
-    said = str(raised.value)
-    assert said.startswith(f"recorder own_package:Given of {OF} gave ")
-    assert re.search(words, said)
-    assert "(row 1" in said
-    assert f"level {second.get('level', 0)!r}" in said
-    assert said.endswith("; fix its package")
+    message = str(raised.value)
+    assert message.startswith(f"recorder own_package:Given of {OF} gave ")
+    assert re.search(words, message)
+    assert "(row 1" in message
+    assert f"level {second.get('level', 0)!r}" in message
+    assert message.endswith("; fix its package")
     assert not isinstance(raised.value, BadInput), "repeats that were measured are kept"
 
 
@@ -460,9 +460,9 @@ def test_derive_changes_nothing_that_was_recorded(install: Install):
         return derive(rows).set_index(pd.Index([5, 6]))
 
     install(levels=replace(ADDED, derive=meddle))
-    found = recorded()
-    assert found["tokens"].tolist() == [3, 3]
-    assert found["square"].tolist() == [49.0, 49.0]
+    result = recorded()
+    assert result["tokens"].tolist() == [3, 3]
+    assert result["square"].tolist() == [49.0, 49.0]
 
 
 @dataclass
@@ -506,12 +506,12 @@ def test_a_derived_cell_is_compared_with_its_derivation(column, repeat, row, ins
     install(levels=ADDED)
     stored = [recorded(), recorded(repeat=1)]
     assert not judged(*stored)
-    due: Any = stored[repeat].loc[row, column]
+    expected: Any = stored[repeat].loc[row, column]
     stored[repeat].loc[row, column] += 1
-    found = judged(*stored)
-    assert found.count == 1
-    assert found.first == (
-        f"levels.{column} is {int(due) + 1}, its package gives {int(due)} "
+    result = judged(*stored)
+    assert result.count == 1
+    assert result.first == (
+        f"levels.{column} is {int(expected) + 1}, its package gives {int(expected)} "
         f"(repeat {repeat}, step {row}, level 0)"
     )
 
@@ -540,9 +540,9 @@ def test_an_added_table_must_have_exactly_the_derived_rows(install: Install):
 def test_what_follows_does_wrong_violates_the_oracle(wrong, words: str, install: Install):
     """The other oracles, and metrics, are worth having."""
     install(levels=replace(ADDED, follows=wrong))
-    found = judged(recorded(), recorded(repeat=1))
-    assert found.count == 2
-    assert re.fullmatch(rf"`follows` of {OF} {words}.*package \(repeat 0\)", found.first)
+    result = judged(recorded(), recorded(repeat=1))
+    assert result.count == 2
+    assert re.fullmatch(rf"`follows` of {OF} {words}.*package \(repeat 0\)", result.first)
 
 
 def test_floats_may_be_summed_in_another_order_and_differ_no_more(install: Install):

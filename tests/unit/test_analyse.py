@@ -160,8 +160,8 @@ def test_percentiles_of_requests_are_those_of_a_hundred_and_one_values(name, tim
     records = requests_of(
         arrival_s=arrival, first_token_s=arrival + seconds, finished_s=arrival + 2 * seconds
     )
-    found = {of: metrics_by_name()[f"{name}_{of}_s"].of(records) for of in ("mean", "p50", "p99")}
-    assert found == pytest.approx({"mean": 50 * times, "p50": 50 * times, "p99": 99 * times})
+    result = {of: metrics_by_name()[f"{name}_{of}_s"].of(records) for of in ("mean", "p50", "p99")}
+    assert result == pytest.approx({"mean": 50 * times, "p50": 50 * times, "p99": 99 * times})
 
 
 def test_percentiles_of_the_time_between_tokens_are_those_of_a_hundred_and_one_gaps():
@@ -171,8 +171,8 @@ def test_percentiles_of_the_time_between_tokens_are_those_of_a_hundred_and_one_g
     steps = pd.DataFrame({"step": range(102), "start_s": ends - 0.5, "duration_s": 0.5})
     batch = pd.DataFrame({"step": range(102), "request_id": "a", "sampled_tokens": 1})
     records = two_requests().variant(steps=steps, batch=batch)
-    found = {of: metrics_by_name()[f"itl_{of}_s"].of(records) for of in ("mean", "p50", "p99")}
-    assert found == pytest.approx({"mean": 100 * 201 / 6, "p50": 50**2, "p99": 99**2})
+    result = {of: metrics_by_name()[f"itl_{of}_s"].of(records) for of in ("mean", "p50", "p99")}
+    assert result == pytest.approx({"mean": 100 * 201 / 6, "p50": 50**2, "p99": 99**2})
 
 
 def test_the_makespan_is_from_the_first_arrival_to_the_last_end_whoever_has_them():
@@ -190,10 +190,10 @@ def test_a_request_that_was_given_up_counts_in_the_makespan_and_in_no_latency():
     records = requests_of(
         arrival_s=[0.0, 0.0], first_token_s=[1.0, 3.0], finished_s=[2.0, 8.0], aborted=[False, True]
     )
-    found = {
+    result = {
         name: metrics_by_name()[name].of(records) for name in ("ttft_mean_s", "latency_mean_s")
     }
-    assert found == {"ttft_mean_s": 1.0, "latency_mean_s": 2.0}
+    assert result == {"ttft_mean_s": 1.0, "latency_mean_s": 2.0}
     assert metrics_by_name()["throughput_tokens_per_s"].of(records) == 15 / 8
 
 
@@ -292,13 +292,13 @@ def told(records: Records) -> dict[str, str]:
 def test_a_metric_of_repeats_is_their_mean_with_its_interval():
     records = repeated(1.0, 1.1, 1.2)
     repeats = repeat_metrics(records, "0" * 64)
-    found = metrics_of(records, repeats, [], "0" * 64).set_index("metric")
-    assert found.loc["makespan_s", "value"] == pytest.approx(1.1)
+    result = metrics_of(records, repeats, [], "0" * 64).set_index("metric")
+    assert result.loc["makespan_s", "value"] == pytest.approx(1.1)
     # t(0.975, 2) = 4.3027, s = 0.1
     half = 4.3027 * 0.1 / math.sqrt(3)
-    assert found.loc["makespan_s", "ci_low"] == pytest.approx(1.1 - half, abs=1e-4)
-    assert found.loc["makespan_s", "ci_high"] == pytest.approx(1.1 + half, abs=1e-4)
-    assert found["repeats_valid"].loc["makespan_s"] == 3
+    assert result.loc["makespan_s", "ci_low"] == pytest.approx(1.1 - half, abs=1e-4)
+    assert result.loc["makespan_s", "ci_high"] == pytest.approx(1.1 + half, abs=1e-4)
+    assert result["repeats_valid"].loc["makespan_s"] == 3
 
 
 def names(reasons: list[Reason]) -> list[str]:
@@ -377,9 +377,9 @@ def test_what_speaks_against_a_run_is_not_its_noise():
     records = records.variant(
         facts=facts, steps=records.steps.assign(stalled=flagged, kv_tokens_used=1)
     )
-    found = validity.find_reasons(records, verdicts)
-    assert names(found) == ["b", "no_warm_up", "profiler_lost_events"]
-    assert found[0].detail == "2 (first)"
+    result = validity.find_reasons(records, verdicts)
+    assert names(result) == ["b", "no_warm_up", "profiler_lost_events"]
+    assert result[0].detail == "2 (first)"
     assert set(told(records)) == {"not_precise", "other_load", "unstable", "stalled"}
     imported = records.variant(facts=facts | {"imported_from": {"kind": "k", "files": []}})
     assert names(validity.find_reasons(imported, verdicts)) == ["b"]
@@ -404,10 +404,12 @@ def test_modeled_times_have_no_circumstances():
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20), st.floats(0.1, 10))
 def test_an_interval_holds_its_mean_and_scales_with_its_values(values, scale):
-    found = estimate(values)
-    assert found.low <= found.value <= found.high
+    interval = estimate(values)
+    assert interval.low <= interval.value <= interval.high
     scaled = estimate([scale * v for v in values])
-    assert scaled.high - scaled.low == pytest.approx(scale * (found.high - found.low), abs=1e-3)
+    assert scaled.high - scaled.low == pytest.approx(
+        scale * (interval.high - interval.low), abs=1e-3
+    )
 
 
 def test_the_interval_covers_the_truth_95_times_in_100():

@@ -40,8 +40,8 @@ def shown(text: str) -> dict[str, tuple[float, float]]:
     """The rows of one printed table in the units of the metrics: value, half of the interval."""
     rows = {}
     for line in text.splitlines():
-        if found := ROW.fullmatch(line):
-            name, value, half, unit = found.groups()
+        if result := ROW.fullmatch(line):
+            name, value, half, unit = result.groups()
             size = SIZES.get(unit, 1.0)
             numbers = [float((n or "nan").replace(",", "")) * size for n in (value, half)]
             rows[name] = (numbers[0], numbers[1])
@@ -136,6 +136,6 @@ def test_any_value_fits_and_can_be_read(metric, value, half):
         patch.setattr("builtins.print", lambda text: lines.append(text))
         print_table(pd.DataFrame(rows, columns=tables.METRICS.names))
     assert max(map(len, lines)) <= 80
-    found = shown("\n".join(lines))[metric.name]
-    assert found[0] == pytest.approx(value, rel=1e-3, abs=1e-12)
-    assert math.isnan(found[1]) == math.isnan(half)
+    result = shown("\n".join(lines))[metric.name]
+    assert result[0] == pytest.approx(value, rel=1e-3, abs=1e-12)
+    assert math.isnan(result[1]) == math.isnan(half)

@@ -75,9 +75,9 @@ def test_one_machine_measures_all_in_one_batch_however_many_cores_it_has(found, 
 
 @given(st.integers(0, 200), st.integers(1, 10**6))
 def test_modeled_experiments_are_spread_evenly_where_that_is_worth_an_import(count, slots):
-    found = modeled(count)
-    number = batches.count(found, batches.MODELED, slots)
-    sizes = [len(ids) for ids in all_batches(found, batches.MODELED, number)]
+    result = modeled(count)
+    number = batches.count(result, batches.MODELED, slots)
+    sizes = [len(ids) for ids in all_batches(result, batches.MODELED, number)]
     assert number <= slots
     if count:
         assert max(sizes) - min(sizes) <= 1
@@ -109,13 +109,13 @@ def test_what_is_no_batch_of_a_plan_has_no_experiments(name):
 
 
 def test_a_batch_needs_the_resources_of_its_largest_experiment_and_the_time_of_all():
-    found = manifest_of(
+    result = manifest_of(
         [
             entry("a", threads=4, memory_mib=100, parked_mib=10, share_s=5),
             entry("b", threads=1, memory_mib=300, parked_mib=30, share_s=7, gpus=1),
         ]
     )
-    needs = batches.needs(found, batches.MEASURED, 0, 1)
+    needs = batches.needs(result, batches.MEASURED, 0, 1)
     assert (needs["threads"], needs["gpus"]) == (4, 1)
     assert needs["memory_mib"] == 300 + 10 + 30, "all engines side by side"
     assert needs["walltime_s"] == batches.CAMPAIGN_S + 5 + 7

@@ -65,9 +65,9 @@ def test_an_edited_manifest_is_noticed(
     forged = json.loads(before)
     forge(forged)
     write_json(planned, forged)
-    found = [*study_complaints(planned.parent, CONFIG)]
+    result = [*study_complaints(planned.parent, CONFIG)]
     planned.write_text(before)
-    assert any(f"{planned}: " in one and key in one for one in found)
+    assert any(f"{planned}: " in one and key in one for one in result)
 
 
 def test_a_plan_of_another_configuration_cannot_be_confirmed(planned: Path, tmp_path: Path) -> None:

@@ -150,9 +150,9 @@ def test_a_signal_comes_when_no_future_is_locked(
 
     def wait_interrupted(*words: Any) -> Any:
         signal.raise_signal(signal.SIGINT)
-        found = wait(*words)
+        result = wait(*words)
         unlocked.append(True)
-        return found
+        return result
 
     monkeypatch.setattr(checking, "wait", wait_interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -68,9 +68,9 @@ def test_a_closure_lists_the_importers_of_each_module(package):
     ],
 )
 def test_a_budget_is_neither_exceeded_nor_left_high(closures, allowed, target, fault):
-    found = closures.Budget("policy", allowed, target).fault("a.b", 1500)
-    assert fault in found
-    assert bool(found) == bool(fault)
+    result = closures.Budget("policy", allowed, target).fault("a.b", 1500)
+    assert fault in result
+    assert bool(result) == bool(fault)
 
 
 def test_the_table_names_every_budget_and_a_module_that_is_gone_is_a_fault(closures, package):
@@ -99,10 +99,10 @@ def test_the_command_fails_if_a_budget_does(
 
 
 def test_every_module_that_has_a_budget_exists(closures):
-    found = closures.Closures("kvscope")
+    result = closures.Closures("kvscope")
     for budget in closures.read_budgets(closures.BUDGETS):
         assert budget.modules
-        assert all(map(found.of, budget.modules))
+        assert all(map(result.of, budget.modules))
 
 
 def test_a_group_has_every_module_of_the_package_behind_its_entry_points(closures):

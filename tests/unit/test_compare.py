@@ -32,9 +32,9 @@ def experiment(cache=None, overflow=None, valid=True, reasons="", seed=1, **metr
         "seed": seed,
     }
     rows = [
-        (name, found.value, found.low, found.high, found.count)
+        (name, interval.value, interval.low, interval.high, interval.count)
         for name, values in ({"kv_block_utilization_peak": [0.5]} | metrics).items()
-        if (found := estimate(values))
+        if (interval := estimate(values))
     ]
     columns = ["metric", "value", "ci_low", "ci_high", "repeats_valid"]
     frame = pd.DataFrame(rows, columns=columns).assign(
@@ -55,23 +55,23 @@ AMPLE = experiment({"gib": 2.0}, preemptions=[0, 0, 0], makespan_s=[4.0, 4.1, 3.
 @given(NUMBERS, NUMBERS)
 def test_a_difference_has_the_interval_of_welchs_test(one, other):
     assume(np.std(one) > 1e-3 and np.std(other) > 1e-3)
-    found = difference(estimate(one), estimate(other))
+    result = difference(estimate(one), estimate(other))
     expected = stats.ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
-    assert found.value == pytest.approx(np.mean(one) - np.mean(other), abs=1e-9)
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-6)
-    assert found.count == min(len(one), len(other))
+    assert result.value == pytest.approx(np.mean(one) - np.mean(other), abs=1e-9)
+    assert (result.low, result.high) == pytest.approx((expected.low, expected.high), abs=1e-6)
+    assert result.count == min(len(one), len(other))
 
 
 def test_a_difference_of_numbers_without_scatter_is_exact():
-    found = difference(estimate([3, 3]), estimate([1, 1]))
-    assert (found.value, found.low, found.high) == (2, 2, 2)
+    result = difference(estimate([3, 3]), estimate([1, 1]))
+    assert (result.value, result.low, result.high) == (2, 2, 2)
 
 
 def test_a_difference_has_no_interval_where_one_side_ran_once():
-    found = difference(estimate([3, 4]), estimate([1]))
-    assert found.value == 2.5
-    assert math.isnan(found.low)
-    assert math.isnan(found.high)
+    result = difference(estimate([3, 4]), estimate([1]))
+    assert result.value == 2.5
+    assert math.isnan(result.low)
+    assert math.isnan(result.high)
 
 
 def test_an_experiment_that_preempts_is_set_beside_the_same_one_with_room():
@@ -137,25 +137,27 @@ def test_a_difference_is_to_be_believed_if_both_sides_are():
     doubtful = experiment(
         {"gib": 2.0}, preemptions=[0, 0], makespan_s=[4.0, 4.1], valid=False, reasons="stalled"
     )
-    found, _ = add_study_metrics([SCARCE, doubtful])
-    assert not found.at["makespan_beyond_ample_s", "valid"]
-    assert found.at["makespan_beyond_ample_s", "reasons"] == "stalled"
-    assert found.at["makespan_s", "valid"]
+    result, _ = add_study_metrics([SCARCE, doubtful])
+    assert not result.at["makespan_beyond_ample_s", "valid"]
+    assert result.at["makespan_beyond_ample_s", "reasons"] == "stalled"
+    assert result.at["makespan_s", "valid"]
 
 
 def test_the_cost_of_one_preemption_is_the_net_overhead_shared_by_all():
     overhead = [4.0, 5.0, 6.0]
-    found = cost_per_preemption(
+    result = cost_per_preemption(
         experiment(preemptions=[10, 10, 10], resume_overhead_net_s=overhead)
     )
     each = estimate([value / 10 for value in overhead])
-    assert (found.value, found.low, found.high) == pytest.approx((each.value, each.low, each.high))
+    assert (result.value, result.low, result.high) == pytest.approx(
+        (each.value, each.low, each.high)
+    )
 
 
 def test_it_has_no_interval_if_repeats_preempt_differently_often():
-    found = cost_per_preemption(experiment(preemptions=[10, 12], resume_overhead_net_s=[4.0, 5.0]))
-    assert found.value == pytest.approx(4.5 / 11)
-    assert math.isnan(found.low)
+    result = cost_per_preemption(experiment(preemptions=[10, 12], resume_overhead_net_s=[4.0, 5.0]))
+    assert result.value == pytest.approx(4.5 / 11)
+    assert math.isnan(result.low)
 
 
 def test_without_preemptions_there_is_no_cost_of_one():
@@ -169,14 +171,14 @@ TIMES = st.lists(st.floats(min_value=1.0, max_value=1.2), min_size=3, max_size=3
 
 @given(TIMES, TIMES)
 def test_the_bandwidth_is_bytes_over_seconds_and_its_interval_covers_that_of_their_sum(out, back):
-    found = swap_bandwidth(experiment(swapped_bytes=[8e9] * 3, swap_out_s=out, swap_in_s=back))
+    result = swap_bandwidth(experiment(swapped_bytes=[8e9] * 3, swap_out_s=out, swap_in_s=back))
     time = estimate([a + b for a, b in zip(out, back, strict=True)])
     assume(time.low > 0.1)
-    assert found.value == pytest.approx(8e9 / time.value)
-    assert found.low <= 8e9 / time.high * (1 + 1e-9)
-    assert found.high >= 8e9 / time.low * (1 - 1e-9)
+    assert result.value == pytest.approx(8e9 / time.value)
+    assert result.low <= 8e9 / time.high * (1 + 1e-9)
+    assert result.high >= 8e9 / time.low * (1 - 1e-9)
 
 
 def test_where_nothing_is_swapped_there_is_no_bandwidth():
-    found = swap_bandwidth(experiment(swapped_bytes=[0.0, 0.0], swap_out_s=[0.0], swap_in_s=[0.0]))
-    assert math.isnan(found.value)
+    result = swap_bandwidth(experiment(swapped_bytes=[0.0, 0.0], swap_out_s=[0.0], swap_in_s=[0.0]))
+    assert math.isnan(result.value)

@@ -70,14 +70,14 @@ RECORD = {"schema": runschema.VERSION, **facts(Fake({})), "files": FILES}
 
 
 def planned(*words: str) -> experiment.Experiment:
-    (found,) = expand(None, list(words), CONFIG).experiments
-    return found.experiment
+    (result,) = expand(None, list(words), CONFIG).experiments
+    return result.experiment
 
 
 def read_experiment(path: Path) -> None:
-    found = experiment.load(path)
-    path.write_text(experiment.dump(found), encoding="utf-8")
-    assert experiment.load(path) == found
+    result = experiment.load(path)
+    path.write_text(experiment.dump(result), encoding="utf-8")
+    assert experiment.load(path) == result
 
 
 PATH = f"workload.path={__file__}"  # of any file, for now
@@ -548,6 +548,6 @@ def test_a_command_says_it_in_a_line(
     changed = shutil.copytree(run.directory, tmp_path / "run")
     (changed / name).write_bytes(b"\xff")
     assert cli.main(["analyse", str(changed)]) == EXIT_BAD_INPUT
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert name in said
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1
+    assert name in output

@@ -109,9 +109,9 @@ class TestPackages:
 
     def test_only_some_of_many_flaws_are_named(self, monkeypatch: pytest.MonkeyPatch):
         flaws = [Flaw(f"p{number}==1", "not installed") for number in range(100)]
-        found = self.check(monkeypatch, *flaws).found
-        assert found.startswith("p0==1 (not installed), ")
-        assert found.endswith(f", and {100 - found.count('p')} more")
+        result = self.check(monkeypatch, *flaws).found
+        assert result.startswith("p0==1 (not installed), ")
+        assert result.endswith(f", and {100 - result.count('p')} more")
 
 
 @pytest.mark.thorough
@@ -217,8 +217,8 @@ class TestProfiler:
     ):
         monkeypatch.setattr(profiler, "find_nsys", lambda: Nsys(Path("/n/nsys"), "2023.4"))
         monkeypatch.setattr(profiler, "verify_capture", lambda nsys: complaint)
-        found, recording = doctor.profiler_checks()
-        assert found == MachineCheck("Nsight Systems", True, "2023.4 at /n/nsys")
+        result, recording = doctor.profiler_checks()
+        assert result == MachineCheck("Nsight Systems", True, "2023.4 at /n/nsys")
         assert recording.ok == (complaint is None)
         assert complaint is None or recording.found == complaint
 
@@ -244,8 +244,8 @@ class TestSchedulers:
     def test_those_on_path_are_named_with_their_versions(self, path: Path):
         program(path / "sbatch", "echo slurm 23.11.4")
         program(path / "qsub", "echo pbs_version = 2022.1.1 >&2; exit 1")
-        found = doctor.schedulers_check().found
-        assert found == "local, Slurm (slurm 23.11.4), PBS (pbs_version = 2022.1.1)"
+        result = doctor.schedulers_check().found
+        assert result == "local, Slurm (slurm 23.11.4), PBS (pbs_version = 2022.1.1)"
 
     @pytest.mark.parametrize(
         ("command", "version"),
@@ -285,9 +285,9 @@ class TestSchedulers:
         program(path / "sbatch", "exec /bin/sleep 60")
         (path / "qsub").write_bytes(b"\x7fELF")
         (path / "qsub").chmod(0o755)
-        found = doctor.schedulers_check().found
-        assert "Slurm (version unknown: sbatch does not answer within 0 s)" in found
-        assert "PBS (version unknown: qsub does not start: Exec format error)" in found
+        result = doctor.schedulers_check().found
+        assert "Slurm (version unknown: sbatch does not answer within 0 s)" in result
+        assert "PBS (version unknown: qsub does not start: Exec format error)" in result
 
 
 def test_disk_is_measured_where_results_will_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

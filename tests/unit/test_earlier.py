@@ -66,8 +66,8 @@ def make_old(directory: Path) -> pd.DataFrame:
 def test_copies_of_an_earlier_run_are_those_of_its_preemptions(run: Path) -> None:
     expected = make_old(run).sort_values("start_s", ignore_index=True)
     assert len(expected) > 10
-    found = read_records(run).transfers.sort_values("start_s", ignore_index=True)
-    pd.testing.assert_frame_equal(found, expected[found.columns])
+    result = read_records(run).transfers.sort_values("start_s", ignore_index=True)
+    pd.testing.assert_frame_equal(result, expected[result.columns])
 
 
 @pytest.mark.thorough
@@ -77,9 +77,9 @@ def test_an_earlier_run_has_the_metrics_and_verdicts_that_it_had(run: Path, tmp_
 
     metrics, verdicts = analyse(run, tmp_path / "before"), judged(read_records(run))
     make_old(run)
-    found = judged(read_records(run))
-    assert found == verdicts
-    assert VIOLATED not in found.values()
+    result = judged(read_records(run))
+    assert result == verdicts
+    assert VIOLATED not in result.values()
     columns = ["metric", "value", "ci_low", "ci_high"]
     again = analyse(run, tmp_path / "after")
     pd.testing.assert_frame_equal(again[columns], metrics[columns])
@@ -89,9 +89,9 @@ def test_times_of_copies_that_a_file_lacks_are_null(run: Path) -> None:
     copies = make_old(run)
     path = run / "preemptions.parquet"
     pq.write_table(pq.read_table(path).drop_columns(["copy_start_s", "copy_end_s"]), path)
-    found = earlier.read_transfers(run, runfile.read_record(run))
-    assert len(found) == len(copies)
-    assert found[["start_s", "end_s"]].isna().all(axis=None)
+    result = earlier.read_transfers(run, runfile.read_record(run))
+    assert len(result) == len(copies)
+    assert result[["start_s", "end_s"]].isna().all(axis=None)
 
 
 def test_a_run_of_today_needs_its_transfers(run: Path) -> None:

@@ -14,10 +14,10 @@ oracles = pytest.mark.parametrize("oracle", ENGINE_ORACLES, ids=lambda oracle: o
 
 @oracles
 def test_a_difference_is_a_violation(oracle: Oracle) -> None:
-    found = {"compared": 9, "differing": 2, "first": "layer 3, head 1"}
-    judged = verdict(oracle, oracle.function(record_of(engine={KEYS[oracle.name]: found})))
+    result = {"compared": 9, "differing": 2, "first": "layer 3, head 1"}
+    judged = verdict(oracle, oracle.function(record_of(engine={KEYS[oracle.name]: result})))
     assert (judged.state, judged.violations, judged.first) == (VIOLATED, 2, "layer 3, head 1")
-    same = found | {"differing": 0, "first": ""}
+    same = result | {"differing": 0, "first": ""}
     assert (
         verdict(oracle, oracle.function(record_of(engine={KEYS[oracle.name]: same}))).state == HELD
     )

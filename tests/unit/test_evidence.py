@@ -63,8 +63,8 @@ def replayed(run: Records) -> set[str]:
 def recording(run: Records, *groups: KvGroup, **server: Any) -> Records:
     """The run as a recording of a server that says this of itself."""
     server = {"kv_groups": [asdict(group) for group in groups or (FULL,)], **server}
-    found = evidence.of_recording(server)
-    facts = run.facts | {"recorded": server, "files": {}, "evidence": sorted(found)}
+    result = evidence.of_recording(server)
+    facts = run.facts | {"recorded": server, "files": {}, "evidence": sorted(result)}
     return run.variant(facts=facts, settings={}, kv_groups=groups_of(*groups or (FULL,)))
 
 
@@ -103,9 +103,9 @@ def test_a_recording_whose_first_passes_are_gone_is_judged_by_its_values(run: Re
 def test_an_import_without_a_clock_is_judged_by_its_values(
     run: Records, words: tuple[str, ...]
 ) -> None:
-    due = OF_ANY_RUN | ({"differs_from_replay"} if evidence.PASSES in words else set())
-    assert judged(with_evidence(run, *words)) == due
-    assert judged(with_evidence(run, *words, evidence.STALLS)) == due | {"stalled_wrong"}
+    expected = OF_ANY_RUN | ({"differs_from_replay"} if evidence.PASSES in words else set())
+    assert judged(with_evidence(run, *words)) == expected
+    assert judged(with_evidence(run, *words, evidence.STALLS)) == expected | {"stalled_wrong"}
 
 
 @pytest.mark.parametrize("word", sorted(evidence.OWN))

@@ -137,8 +137,8 @@ def test_commands_refuse_them_before_they_write(
     run = write_run(tmp_path / "experiments" / asked.id, asked.id, other.to_dict())
     given = [str(run / "experiment.yaml" if command == "run" else run)]
     assert main([command, *given]) != 0
-    said = capsys.readouterr().err
-    assert command == "analyse" or other.id in said
+    output = capsys.readouterr().err
+    assert command == "analyse" or other.id in output
     assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {
         *("run.json", "experiment.yaml")
     }

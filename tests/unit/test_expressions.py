@@ -92,5 +92,5 @@ def test_the_value_is_what_arithmetic_gives(expression: str) -> None:
         return
     rounded = any(name in expression for name in ("ceil", "floor"))  # which magnify rounding
     with suppress(BadInput):
-        found = value(expression)
-        assert rounded or found == pytest.approx(expected, rel=1e-9, abs=1e-9)
+        result = value(expression)
+        assert rounded or result == pytest.approx(expected, rel=1e-9, abs=1e-9)

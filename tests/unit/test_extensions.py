@@ -154,9 +154,9 @@ def test_a_command_is_refused_by_its_package(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main([command, "whatever", "--json"]) == EXIT_BAD_INPUT
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert f"{command} is no command here: the package {COMMANDS[command]}, which" in said
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1
+    assert f"{command} is no command here: the package {COMMANDS[command]}, which" in output
 
 
 @pytest.mark.packages

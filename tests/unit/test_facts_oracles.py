@@ -42,25 +42,25 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Records:
     """A traced run on the CPU, whose warm-up had the passes of one repeat, with swaps."""
     results = tmp_path_factory.mktemp("results")
     fake = Fake({"kind": "swap"}, "swap, prefill first")
-    found = read_records(write_experiment(fake, results))
-    settings = copy.deepcopy(found.settings)
+    result = read_records(write_experiment(fake, results))
+    settings = copy.deepcopy(result.settings)
     settings["tracing"], settings["profiler"] = TRACED, {"name": "auto"}
     settings["engine"]["attention"] = "instrumented"
     settings["workload"]["arrival"] = "all_at_once"
-    facts = copy.deepcopy(found.facts)
+    facts = copy.deepcopy(result.facts)
     facts["engine"]["reference_checks"] = {"compared": 7, "differing": 0}
     facts["tracing"] = TRACED | {
         "layers": [0, 3],
         "kv_heads": [*range(settings["model"]["kv_heads"])],
     }
-    facts["tracing"]["passes"] = int((found.steps["step"] % 2 == 0).sum())
+    facts["tracing"]["passes"] = int((result.steps["step"] % 2 == 0).sum())
     facts["tracing"]["clock"] = {"name": "tsc", "samples": [{"ticks": 5, "host_ns": 7}]}
     facts["files"][KERNEL_EVENTS] = A_FILE
-    return found.variant(facts=facts, settings=settings)
+    return result.variant(facts=facts, settings=settings)
 
 
 def states(run: Records, state: str) -> dict[str, str]:
-    return {found.name: found.first for found in judge_tables(run) if found.state == state}
+    return {verdict.name: verdict.first for verdict in judge_tables(run) if verdict.state == state}
 
 
 def forged(run: Records, change: Change) -> Records:
@@ -252,14 +252,14 @@ def test_a_run_of_an_older_schema_has_no_other_clocks(run: Records) -> None:
                 del repeat[key]
         del facts["warmup"]["copies"]
 
-    found = forged(run, older)
-    assert states(found, VIOLATED) == {}
-    assert {"clocks_differ", "copy_rate_wrong"} <= states(found, NOT_APPLICABLE).keys()
+    result = forged(run, older)
+    assert states(result, VIOLATED) == {}
+    assert {"clocks_differ", "copy_rate_wrong"} <= states(result, NOT_APPLICABLE).keys()
 
 
 def test_a_run_that_calls_itself_older_is_held_against_the_clocks_it_has(run: Records) -> None:
-    found = forged(forged(run, put("schema", 1)), in_repeats("raw_s", lambda s: 2 * s))
-    assert "clocks_differ" in states(found, VIOLATED)
+    result = forged(forged(run, put("schema", 1)), in_repeats("raw_s", lambda s: 2 * s))
+    assert "clocks_differ" in states(result, VIOLATED)
 
 
 @pytest.mark.parametrize(
@@ -326,8 +326,8 @@ def test_passes_are_as_long_as_their_ranges(
         facts["files"][NSYS_EXPORT] = A_FILE
         facts["profiler"] |= {"used": "nsys", "reason": None}
 
-    found = states(forged(run, with_export), VIOLATED)
-    assert found.keys() == ({"ranges_differ"} if caught else set())
+    result = states(forged(run, with_export), VIOLATED)
+    assert result.keys() == ({"ranges_differ"} if caught else set())
 
 
 # ------------------------------------------------------------------------ warm-up and engine
@@ -359,9 +359,9 @@ def test_a_complete_run_by_kvscope_has_no_faults(run: Records, change: Change) -
 )
 def test_attention_is_as_exact_as_rounding(error: float, allowed: float, caught: int) -> None:
     checks = {"compared": 7, "differing": 0, "largest_error": error, "tolerance": allowed}
-    found = attention_differs(record_of(engine={"reference_checks": checks}))
-    assert found is not None
-    assert found.count == caught
+    result = attention_differs(record_of(engine={"reference_checks": checks}))
+    assert result is not None
+    assert result.count == caught
 
 
 class Thirds(Overflow):
@@ -410,8 +410,8 @@ def test_nothing_is_preempted_where_there_is_room(run: Records, more: int) -> No
     facts = copy.deepcopy(run.facts)
     facts["engine"]["kv_blocks_total"] = int(total.iloc[0])
     steps = run.steps.assign(kv_blocks_total=total)
-    found = run.variant(steps=steps, settings=settings, facts=facts)
-    assert "differs_from_replay" in states(found, VIOLATED)
+    result = run.variant(steps=steps, settings=settings, facts=facts)
+    assert "differs_from_replay" in states(result, VIOLATED)
 
 
 def test_passes_are_filled_as_the_policy_says(

@@ -81,9 +81,9 @@ def test_a_fault_is_a_sentence_that_names_option_package_and_error(
 ) -> None:
     install(kind, text)
     code = cli.main(["plan", f"{kind}=faulty", "--config-dir", str(CONFIG)])
-    said = capsys.readouterr()
-    assert (code, said.out) == (EXIT_BAD_INPUT, ""), said
-    (sentence,) = said.err.splitlines()
+    output = capsys.readouterr()
+    assert (code, output.out) == (EXIT_BAD_INPUT, ""), output
+    (sentence,) = output.err.splitlines()
     assert error in sentence
     assert "faulty" in sentence
     assert "faults" in sentence

@@ -363,8 +363,8 @@ def test_no_room_for_the_tables_is_told_with_the_remedy(
 
     monkeypatch.setattr(check, "collect_run", full)
     assert main(["check", str(run_of(made))]) == 1
-    assert "No space left on device" in (said := capsys.readouterr().err)
-    assert said.endswith("or set TMPDIR to a directory with room\n")
+    assert "No space left on device" in (output := capsys.readouterr().err)
+    assert output.endswith("or set TMPDIR to a directory with room\n")
 
 
 def interrupted(*_: Any) -> None:

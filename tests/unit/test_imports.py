@@ -48,7 +48,7 @@ def names_of_vllms(path: Path) -> list[str]:
 def test_only_its_room_names_vllms_modules():
     """`lint-imports` does not see imports by name."""
     others = [path for path in SOURCE.rglob("*.py") if ROOM not in path.parents]
-    assert {path.name: found for path in others if (found := names_of_vllms(path))} == {}
+    assert {path.name: result for path in others if (result := names_of_vllms(path))} == {}
     assert any(names_of_vllms(path) for path in ROOM.rglob("*.py"))
 
 
@@ -70,8 +70,8 @@ def circle(graph: grimp.ImportGraph) -> list[str]:
     try:
         TopologicalSorter(imports).prepare()
     except CycleError as error:
-        found: list[str] = error.args[1]
-        return found
+        result: list[str] = error.args[1]
+        return result
     return []
 
 
@@ -90,8 +90,8 @@ def test_a_circle_that_only_a_type_checker_walks_is_found(tmp_path, monkeypatch)
     for name, text in {"__init__": "", "here": later, "there": "import round_trip.here\n"}.items():
         (package / f"{name}.py").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    found = circle(grimp.build_graph("round_trip", cache_dir=None))
-    assert set(found) == {"round_trip.here", "round_trip.there"}
+    result = circle(grimp.build_graph("round_trip", cache_dir=None))
+    assert set(result) == {"round_trip.here", "round_trip.there"}
 
 
 def test_every_dependency_is_pinned():

@@ -373,8 +373,8 @@ def test_packages_of_the_checkout_are_installed_as_they_are_there(fresh: Checkou
     assert "split" in (info_of(fresh, "plugin") / "entry_points.txt").read_text()
     assert fresh.is_left_alone()
     module = [str(fresh.venv / "bin/python"), "-I", "-c", "import plugin; print(plugin.__file__)"]
-    found = subprocess.run(module, capture_output=True, text=True, check=True).stdout
-    assert Path(found.strip()) == package / "src" / "plugin.py"
+    result = subprocess.run(module, capture_output=True, text=True, check=True).stdout
+    assert Path(result.strip()) == package / "src" / "plugin.py"
 
 
 def test_the_build_for_cpus_is_listed_as_vllm_in_its_version(checkout: Checkout):
@@ -531,9 +531,9 @@ class TestTorch:
         assert checkout.versions() == CPU | DEV
 
     def test_a_torch_that_no_index_has_is_reported_with_the_remedy(self, checkout: Checkout):
-        said = sentence(checkout.install(PIP_EXTRA_INDEX_URL=""))
-        assert "torch==9.0+cpu" in said
-        assert "TORCH_INDEX=" in said
+        message = sentence(checkout.install(PIP_EXTRA_INDEX_URL=""))
+        assert "torch==9.0+cpu" in message
+        assert "TORCH_INDEX=" in message
 
 
 # ------------------------------------------------------------------------ what pip is told
@@ -584,8 +584,10 @@ def test_what_uv_is_told_comes_first(fresh: Checkout, indexes: dict[str, Index],
 
 
 def test_without_uv_and_an_index_that_has_it_the_reason_is_said(fresh: Checkout):
-    said = sentence(fresh.install(PATH=os.environ["PATH"], PIP_RETRIES="0", PIP_INDEX_URL=NOWHERE))
-    assert said.startswith("pip does not install uv==")
+    message = sentence(
+        fresh.install(PATH=os.environ["PATH"], PIP_RETRIES="0", PIP_INDEX_URL=NOWHERE)
+    )
+    assert message.startswith("pip does not install uv==")
 
 
 # ------------------------------------------------------------------------ interruptions

@@ -85,9 +85,9 @@ def test_a_replay_does_not_read_the_values_that_it_computes(run: Records) -> Non
 
 
 def test_a_replay_agrees_on_blocks_that_a_host_no_longer_needs() -> None:
-    found = read_records(directory_of("swap, aborted"))
-    assert (found.preemptions.groupby("request_id")["event"].last() == "preempt").any()
-    assert not differs_from_replay(RunTables(found))
+    result = read_records(directory_of("swap, aborted"))
+    assert (result.preemptions.groupby("request_id")["event"].last() == "preempt").any()
+    assert not differs_from_replay(RunTables(result))
 
 
 @pytest.mark.parametrize(
@@ -111,11 +111,11 @@ def edited(run: Records, table: str, column: str, row: int, change: Any) -> Reco
 def test_a_difference_names_the_column_both_values_and_the_place(run: Records) -> None:
     assert not differs_from_replay(RunTables(run))
     used = int(run.steps["kv_blocks_used"].iloc[9])
-    found = differs_from_replay(
+    result = differs_from_replay(
         RunTables(edited(run, "steps", "kv_blocks_used", 9, lambda n: n + 2))
     )
-    assert found.count == 1
-    assert found.first == (
+    assert result.count == 1
+    assert result.first == (
         f"steps.kv_blocks_used is {used + 2}, the replay gives {used} (repeat 0, pass 9)"
     )
 
@@ -126,8 +126,8 @@ def test_a_difference_names_the_column_both_values_and_the_place(run: Records) -
 def test_too_many_waiting_requests_or_a_late_arrival_differ_from_the_replay(
     run: Records, table: str, column: str, more: float
 ) -> None:
-    found = comparison_of(RunTables(edited(run, table, column, 9, lambda value: value + more)))
-    assert f"{table}.{column}" in found.columns
+    result = comparison_of(RunTables(edited(run, table, column, 9, lambda value: value + more)))
+    assert f"{table}.{column}" in result.columns
 
 
 def test_the_earliest_pass_comes_first_and_three_columns_are_named(run: Records) -> None:
@@ -154,8 +154,8 @@ def test_a_column_is_compared_by_its_evidence_alone(run: Records, table: str, co
     known = run.evidence
     for lacking in (set(), set(NEEDS[table][column]), {PASSES}):
         repeats = [(0, tables_of(changed.of_repeat(0)))]
-        found = compare(repeats, rules_of(tables), known - lacking, prompts)
-        noticed = f"{table}.{column}" in found.columns
+        result = compare(repeats, rules_of(tables), known - lacking, prompts)
+        noticed = f"{table}.{column}" in result.columns
         told_too = column in TOLD.get(table, ())
         assert (
             noticed == (not lacking) or told_too or (lacking == set(NEEDS[table][column]) == set())
@@ -201,8 +201,8 @@ def words_of(module: Path) -> Iterator[str]:
 def test_a_judge_asks_for_evidence_and_not_who_made_a_run() -> None:
     modules = [*Path(kvscope.judge.twin.__file__).parent.glob("*.py")]
     assert modules
-    found = {(m.name, word) for m in modules for word in words_of(m) if MAKERS.search(word)}
-    assert found == set()
+    names = {(m.name, word) for m in modules for word in words_of(m) if MAKERS.search(word)}
+    assert names == set()
 
 
 def with_tentative(run: Records, tokens: int, kept: int, phase: str = DECODE) -> RunTables:
@@ -241,9 +241,9 @@ def test_an_oracle_of_tentative_tokens_is_made_of_their_declaration(
     tables = with_tentative(run, tokens, kept, phase)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, "most_tokens", lambda _: most)
-        found = wrong(tables)
-    assert found.first.endswith(words)
-    assert bool(found) == bool(words)
+        result = wrong(tables)
+    assert result.first.endswith(words)
+    assert bool(result) == bool(words)
 
 
 def test_some_token_of_a_request_is_not_tentative(run: Records) -> None:

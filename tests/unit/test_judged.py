@@ -53,46 +53,46 @@ def changes(judged: Any, **now: set[str]) -> Any:
 
 
 def test_nothing_differs_from_itself(judged: Any) -> None:
-    found = changes(judged)
-    assert [*found.lines()] == ["judges: 3 cases compared"]
-    assert not found.fails
+    result = changes(judged)
+    assert [*result.lines()] == ["judges: 3 cases compared"]
+    assert not result.fails
 
 
 def test_what_is_noticed_no_more_fails(judged: Any) -> None:
-    found = changes(judged, another=set())
-    assert found.lost == ["another (phase_wrong)"]
-    assert found.fails
+    result = changes(judged, another=set())
+    assert result.lost == ["another (phase_wrong)"]
+    assert result.fails
 
 
 @pytest.mark.parametrize("name", NOTICED)
 def test_a_judge_that_fails_has_noticed_nothing(judged: Any, name: str) -> None:
-    found = changes(judged, **{name: {"crash: TypeError"}})
-    assert found.crashed == [f"{name} (crash: TypeError)"]
-    assert found.fails
+    result = changes(judged, **{name: {"crash: TypeError"}})
+    assert result.crashed == [f"{name} (crash: TypeError)"]
+    assert result.fails
     assert not judged.noticed({"crash: TypeError"})
 
 
 def test_what_is_noticed_only_now_is_listed_and_does_not_fail(judged: Any) -> None:
-    found = changes(judged, free={"rows"})
-    assert found.gained == ["free (rows)"]
-    assert not found.fails
+    result = changes(judged, free={"rows"})
+    assert result.gained == ["free (rows)"]
+    assert not result.fails
 
 
 def test_other_names_are_counted_by_the_name_that_they_replace(judged: Any) -> None:
-    found = changes(judged, **{"an edit": {"differs", "tokens_differ"}, "another": {"differs"}})
-    assert found.renamed == {("blocks_differ", "differs"): 1, ("phase_wrong", "differs"): 1}
-    found = changes(judged, **{"an edit": {"tokens_differ"}})
-    assert found.renamed == {("blocks_differ", "(others of them)"): 1}
-    found = changes(judged, another={"phase_wrong", "differs"})
-    assert found.renamed == {("(all of them)", "and differs"): 1}
-    assert not found.fails
+    result = changes(judged, **{"an edit": {"differs", "tokens_differ"}, "another": {"differs"}})
+    assert result.renamed == {("blocks_differ", "differs"): 1, ("phase_wrong", "differs"): 1}
+    result = changes(judged, **{"an edit": {"tokens_differ"}})
+    assert result.renamed == {("blocks_differ", "(others of them)"): 1}
+    result = changes(judged, another={"phase_wrong", "differs"})
+    assert result.renamed == {("(all of them)", "and differs"): 1}
+    assert not result.fails
 
 
 def test_a_case_that_cannot_be_made_and_a_sound_run_that_is_refused_fail(judged: Any) -> None:
     then = {"a run: nothing": frozenset[str](), "gone": frozenset({"rows"})}
-    found = judged.Changes.of(then, {"a run: nothing": frozenset({"differs"})})
-    assert (found.unsound, found.gone) == (["a run: nothing (differs)"], ["gone"])
-    assert found.fails
+    result = judged.Changes.of(then, {"a run: nothing": frozenset({"differs"})})
+    assert (result.unsound, result.gone) == (["a run: nothing (differs)"], ["gone"])
+    assert result.fails
 
 
 def test_each_oracle_has_the_count_of_its_cases_that_another_notices(judged: Any) -> None:
@@ -107,8 +107,8 @@ def test_each_oracle_has_the_count_of_its_cases_that_another_notices(judged: Any
 
 def test_an_edit_may_be_noticed_by_the_name_of_its_column(judged: Any, cases: Any) -> None:
     edit = cases.Edit("a run", "steps", "start_s", 3, 0.1, 0.2)
-    found = [{"new", "steps.start_s"}, {"new", "steps.end_s"}, {"new"}, set[str]()]
-    said = judged.places([(edit, frozenset(names)) for names in found], "new")
+    result = [{"new", "steps.start_s"}, {"new", "steps.end_s"}, {"new"}, set[str]()]
+    said = judged.places([(edit, frozenset(names)) for names in result], "new")
     assert said == "  of 3 edits noticed, 1 by the name of their column"
 
 

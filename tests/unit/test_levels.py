@@ -128,6 +128,6 @@ def test_axes_and_labels_have_the_names_in_the_plan_s_order() -> None:
 
 def test_a_name_stays_where_blocks_are_told_in_tokens() -> None:
     two = [{BLOCKS: naming.name(192, "all"), "cache.block_size": size} for size in (16, 32)]
-    found = in_tokens(two)
-    assert [row["cache.tokens"] for row in found] == [3072, 6144]
-    assert {naming.name_of(row["cache.tokens"]) for row in found} == {"all"}
+    result = in_tokens(two)
+    assert [row["cache.tokens"] for row in result] == [3072, 6144]
+    assert {naming.name_of(row["cache.tokens"]) for row in result} == {"all"}

@@ -19,10 +19,10 @@ def test_the_first_line_is_of_all_cores(tmp_path: Path) -> None:
     stat.write_text(
         "cpu  100 10 20 1000 5 1 2 7 50 0\ncpu0 50 0 0 0 0 0 0 0\ncpu1 50 0 0 0 0 0 0 0\nintr 4\n"
     )
-    found = read_cpu_time(stat)
-    assert found is not None
-    ticks = [round(s * TICKS_PER_S) for s in (found.busy_s, found.stolen_s, found.total_s)]
-    assert (ticks, found.cores) == ([133, 7, 1145], 2)
+    result = read_cpu_time(stat)
+    assert result is not None
+    ticks = [round(s * TICKS_PER_S) for s in (result.busy_s, result.stolen_s, result.total_s)]
+    assert (ticks, result.cores) == ([133, 7, 1145], 2)
 
 
 @pytest.mark.parametrize("text", [None, "", "cpu  100 10 20 1000 5 1 2\n", "intr 4\n"])
@@ -43,10 +43,10 @@ def test_what_this_process_ran_is_no_other_load(
     busy_s = own_s + others_s
     total_s = busy_s + stolen_s + idle_s + 1.0
     after = CpuTime(5.0 + busy_s, 1.0 + stolen_s, 9.0 + total_s, 2.0 + own_s, cores)
-    found = LoadRecord.model_validate({"repeat": 0} | load_between(before, after))
-    assert found.other_cpu_share == pytest.approx(others_s / total_s, abs=1e-6)
-    assert found.steal_share == pytest.approx(stolen_s / total_s, abs=1e-6)
-    assert found.other_cpus == pytest.approx(cores * others_s / total_s, abs=1e-4)
+    result = LoadRecord.model_validate({"repeat": 0} | load_between(before, after))
+    assert result.other_cpu_share == pytest.approx(others_s / total_s, abs=1e-6)
+    assert result.steal_share == pytest.approx(stolen_s / total_s, abs=1e-6)
+    assert result.other_cpus == pytest.approx(cores * others_s / total_s, abs=1e-4)
 
 
 def test_this_machine_can_be_read() -> None:
@@ -54,5 +54,5 @@ def test_this_machine_can_be_read() -> None:
     end = time.monotonic() + 0.1
     while time.monotonic() < end:
         pass
-    found = load_between(before, read_cpu_time())
-    assert found["other_cpu_share"] is None or 0 <= found["other_cpu_share"] <= 1
+    result = load_between(before, read_cpu_time())
+    assert result["other_cpu_share"] is None or 0 <= result["other_cpu_share"] <= 1

@@ -142,21 +142,21 @@ def machine(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Machine:
     """This process, on that machine."""
-    found: Machine = request.param
-    place = tmp_path / found.directory
+    result: Machine = request.param
+    place = tmp_path / result.directory
     place.mkdir()
     monkeypatch.chdir(place)
-    simulate_files(PROC | dict(found.files), tmp_path / "system", monkeypatch)
-    for name, function in found.functions.items():
+    simulate_files(PROC | dict(result.files), tmp_path / "system", monkeypatch)
+    for name, function in result.functions.items():
         monkeypatch.setattr(name, function)
-    for name, value in found.variables.items():
+    for name, value in result.variables.items():
         monkeypatch.delenv(name) if value is None and name in os.environ else None
         monkeypatch.setenv(name, value) if value is not None else None
     # Not of the machine, and slow: vLLM's import, the files of all packages.
     monkeypatch.setattr(doctor, "ENGINE_QUESTION", """print('{"torch": "2", "gpus": []}')""")
     monkeypatch.setattr(packages, "pinned_flaws", lambda: [])
     monkeypatch.setattr(profiler, "PRIVATE", Path("no-nsys"))
-    return found
+    return result
 
 
 def simulate_files(

@@ -14,18 +14,21 @@ def environment(*overrides: str, **source: str) -> dict[str, str]:
 
 
 def test_secrets_stay_outside():
-    found = environment(HF_TOKEN="s3cret", AWS_SECRET_ACCESS_KEY="s3cret", MY_VAR="s3cret")
-    assert "s3cret" not in found.values()
+    result = environment(HF_TOKEN="s3cret", AWS_SECRET_ACCESS_KEY="s3cret", MY_VAR="s3cret")
+    assert "s3cret" not in result.values()
 
 
 def test_what_programs_need_is_passed_on():
-    found = environment(PATH="/bin", HOME="/home/x")
-    assert (found["PATH"], found["HOME"]) == ("/bin", "/home/x")
+    result = environment(PATH="/bin", HOME="/home/x")
+    assert (result["PATH"], result["HOME"]) == ("/bin", "/home/x")
 
 
 def test_it_knows_the_pack_that_it_is_in():
-    found = environment(PACK_DIRECTORY="/packs/pack-1", PACK_EXCLUSIVE="0", PACK_SCRATCH="/tmp")
-    assert {key for key in found if key.startswith("PACK_")} == {"PACK_DIRECTORY", "PACK_EXCLUSIVE"}
+    result = environment(PACK_DIRECTORY="/packs/pack-1", PACK_EXCLUSIVE="0", PACK_SCRATCH="/tmp")
+    assert {key for key in result if key.startswith("PACK_")} == {
+        "PACK_DIRECTORY",
+        "PACK_EXCLUSIVE",
+    }
 
 
 def test_threads_are_the_experiments():

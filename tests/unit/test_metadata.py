@@ -23,8 +23,8 @@ def of_root(path: Path) -> str:
 
 def read(name: str) -> dict[str, Any]:
     text = (ROOT / name).read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text) if name.endswith("json") else yaml.safe_load(text)
-    return found
+    result: dict[str, Any] = json.loads(text) if name.endswith("json") else yaml.safe_load(text)
+    return result
 
 
 @pytest.mark.parametrize("path", [path for path, _ in metadata.written()], ids=of_root)
@@ -34,15 +34,15 @@ def test_it_follows_from_the_citation(path: Path):
 
 @pytest.mark.parametrize("name", ["codemeta.json", ".zenodo.json"])
 def test_archives_get_the_metadata_of_the_citation(name):
-    citation, found = read("CITATION.cff"), read(name)
-    assert found["version"] == citation["version"]
-    assert found["description"] == citation["abstract"]
-    assert found["keywords"] == citation["keywords"]
-    (author,) = found.get("author") or found["creators"]
+    citation, result = read("CITATION.cff"), read(name)
+    assert result["version"] == citation["version"]
+    assert result["description"] == citation["abstract"]
+    assert result["keywords"] == citation["keywords"]
+    (author,) = result.get("author") or result["creators"]
     assert author["name"] == metadata.name(citation["authors"][0])
-    assert found["license"].endswith(citation["license"])
-    assert citation["references"][0]["doi"] in json.dumps(found)
-    assert citation["repository-code"] in json.dumps(found)
+    assert result["license"].endswith(citation["license"])
+    assert citation["references"][0]["doi"] in json.dumps(result)
+    assert citation["repository-code"] in json.dumps(result)
 
 
 def test_the_doi_is_where_readers_of_metadata_look_for_it():

@@ -159,13 +159,13 @@ def _of_prefix_cache(
     hits, own = (_total(batch, column) for column in ("hit_tokens", "own_hit_tokens"))
     again = [row for row in back if row["policy"] == "recompute"]
     tokens = sum(row["tokens"] for row in again)
-    found = sum(min(row["hit_tokens"], row["tokens"]) for row in again)
+    result = sum(min(row["hit_tokens"], row["tokens"]) for row in again)
     return {
         "lost_tokens": sum(row["tokens"] for row in lost if row["policy"] == "recompute"),
         "prefix_cache_hit_rate": hits / (hits + _total(steps, "prefill_tokens")),
         "own_hit_tokens": own,
         "other_hit_tokens": hits - own,
-        "lost_tokens_found_share": found / tokens if tokens else math.nan,
+        "lost_tokens_found_share": result / tokens if tokens else math.nan,
         "prefix_cache_evictions": sum(
             1 for row in rows_of(run.evictions) if row["repeat"] == repeat
         ),
@@ -258,14 +258,16 @@ def _spread(name: str, values: list[float]) -> dict[str, float]:
         high = min(low + 1, len(ordered) - 1)
         return ordered[low] + (place - low) * (ordered[high] - ordered[low])
 
-    found = {"mean": fmean(values), "p50": percentile(0.5), "p99": percentile(0.99)}
-    return {f"{name}_{of}_s": value for of, value in found.items()}
+    result = {"mean": fmean(values), "p50": percentile(0.5), "p99": percentile(0.99)}
+    return {f"{name}_{of}_s": value for of, value in result.items()}
 
 
 def test_every_metric_equals_a_count_over_the_rows(run: Records) -> None:
     numbers = sorted(set(run.steps["repeat"]))
     for number, repeat in zip(numbers, run.repeats(), strict=True):
-        found = {metric.name: metric.of(repeat) for metric in METRICS}
-        due = by_rows(run, number)  # of packages, too, which may not be here
-        assert found == pytest.approx({name: due[name] for name in found}, rel=1e-9, nan_ok=True)
-        assert np.isfinite([*found.values()]).mean() > 0.8
+        result = {metric.name: metric.of(repeat) for metric in METRICS}
+        expected = by_rows(run, number)  # of packages, too, which may not be here
+        assert result == pytest.approx(
+            {name: expected[name] for name in result}, rel=1e-9, nan_ok=True
+        )
+        assert np.isfinite([*result.values()]).mean() > 0.8

@@ -46,9 +46,9 @@ def test_parameters_are_the_published_count(name: str, parameters: int) -> None:
     [("yarn-llama-2-7b", 12.567), ("llama-3.1-8b", 14.989), ("opt-13b", 23.943)],
 )
 def test_weights_take_what_vllm_logged(name: str, logged_gib: float) -> None:
-    found = model(name)
-    rotary = found.max_position_embeddings * found.head_size * 2 if found.rope_theta else 0
-    assert (found.weight_bytes + rotary) / GIB == pytest.approx(logged_gib, rel=1e-4)
+    result = model(name)
+    rotary = result.max_position_embeddings * result.head_size * 2 if result.rope_theta else 0
+    assert (result.weight_bytes + rotary) / GIB == pytest.approx(logged_gib, rel=1e-4)
 
 
 # cache_block_size in the same logs: bytes of a block of 16 tokens over all layers.
@@ -64,14 +64,14 @@ def test_a_block_of_16_tokens_takes_what_vllm_logged(name: str, block_bytes: int
 def test_transformers_builds_the_same_model_from_hf_config(name: str, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="needs the engine's packages: PyTorch")
     transformers = pytest.importorskip("transformers", reason="needs the engine's packages")
-    found = model(name)
-    (tmp_path / "config.json").write_text(json.dumps(found.hf_config()))
+    result = model(name)
+    (tmp_path / "config.json").write_text(json.dumps(result.hf_config()))
     config = transformers.AutoConfig.from_pretrained(tmp_path)
     with torch.device("meta"):
         built = transformers.AutoModelForCausalLM.from_config(config)
-    assert sum(p.numel() for p in built.parameters()) == found.parameters
-    assert config.dtype == getattr(torch, found.dtype)
-    assert config.max_position_embeddings == found.max_position_embeddings
+    assert sum(p.numel() for p in built.parameters()) == result.parameters
+    assert config.dtype == getattr(torch, result.dtype)
+    assert config.max_position_embeddings == result.max_position_embeddings
 
 
 def test_rotary_scaling_reaches_the_config() -> None:

@@ -59,12 +59,12 @@ def test_a_name_is_a_word_of_an_identifier_or_a_sentence(text: str, is_named: bo
 def test_no_module_names_a_policy_of_a_package() -> None:
     names = {*registered()}
     assert {"activation", "adaptive"} <= names
-    found: dict[str, set[str]] = defaultdict(set)
+    result: dict[str, set[str]] = defaultdict(set)
     for module in SOURCE.rglob("*.py"):
         for text in {*words_of(module)} - ALLOWED:
             if any(named(name, text) for name in names):
-                found[module.relative_to(SOURCE).as_posix()].add(text)
-    assert not found
+                result[module.relative_to(SOURCE).as_posix()].add(text)
+    assert not result
 
 
 def test_what_is_allowed_is_there() -> None:

@@ -87,10 +87,10 @@ def test_what_later_versions_add_is_kept() -> None:
 def test_integers_stay_integers_where_a_double_does_not_hold_them() -> None:
     ticks = 2**62 + 1
     clock = {"name": "tsc", "samples": [{"ticks": ticks, "host_ns": 0, "uncertainty_ns": 0}]}
-    found = record_of(tracing={"name": "full", "clock": clock}).tracing
-    assert found
-    assert found.clock
-    assert found.clock.samples[0].ticks == ticks
+    result = record_of(tracing={"name": "full", "clock": clock}).tracing
+    assert result
+    assert result.clock
+    assert result.clock.samples[0].ticks == ticks
 
 
 @pytest.mark.parametrize(

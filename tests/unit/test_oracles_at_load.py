@@ -43,7 +43,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Records]:
 
 
 def violated(run: Records) -> dict[str, str]:
-    return {found.name: found.first for found in judge_tables(run) if found.state == VIOLATED}
+    return {
+        verdict.name: verdict.first for verdict in judge_tables(run) if verdict.state == VIOLATED
+    }
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,10 @@ class Loaded:
 
     def later(self, repeat: pd.Series, instant: pd.Series) -> pd.Series:
         """Reading of a clock at an instant."""
-        found = self.slower * instant.astype(float)
+        result = self.slower * instant.astype(float)
         for wait in self.waits:
-            found = found + wait.seconds * ((repeat == wait.repeat) & (instant > wait.at))
-        return found
+            result = result + wait.seconds * ((repeat == wait.repeat) & (instant > wait.at))
+        return result
 
     def took(self, repeat: pd.Series, start: pd.Series, seconds: pd.Series) -> pd.Series:
         """Length of an interval by a clock."""
@@ -145,8 +147,8 @@ def instants(run: Records) -> list[tuple[int, float]]:
         (copies["repeat"], copies["start_s"]),
         (copies["repeat"], copies["end_s"]),
     ]
-    found = pd.concat([pd.DataFrame({"repeat": r, "at": at}) for r, at in columns]).dropna()
-    return [(int(repeat), float(at)) for repeat, at in found.itertuples(index=False)]
+    result = pd.concat([pd.DataFrame({"repeat": r, "at": at}) for r, at in columns]).dropna()
+    return [(int(repeat), float(at)) for repeat, at in result.itertuples(index=False)]
 
 
 WAITS = st.lists(

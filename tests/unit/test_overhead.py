@@ -208,12 +208,12 @@ def of_steps(steps: pd.DataFrame) -> Records:
 def test_each_plain_pass_is_judged_by_a_fit_that_has_not_seen_it():
     steps = served(np.random.default_rng(1), noise=0.2)
     plain = np.flatnonzero(steps["resumed_requests"] == 0)
-    found = held_out_due_s(decode_passes(steps, NO_BATCH))
-    assert list(found.index) == list(plain)
+    result = held_out_due_s(decode_passes(steps, NO_BATCH))
+    assert list(result.index) == list(plain)
     for fold in range(5):
         out = plain[fold::5]
         unseen = steps.assign(preempted_requests=steps.index.isin(out).astype(int))
-        assert found[out].to_numpy() == pytest.approx(due_of(unseen)[out])
+        assert result[out].to_numpy() == pytest.approx(due_of(unseen)[out])
 
 
 def test_the_control_is_the_mean_error_of_the_ten_passes_most_like_each_that_resumes():
@@ -292,10 +292,12 @@ def test_the_interval_of_the_net_cost_holds_the_uncertainty():
         for seed in (0, 1)
     )
     records = of_steps(pd.concat([one, two], ignore_index=True))
-    found = metrics_of(records, repeat_metrics(records, "0" * 64), [], "0" * 64).set_index("metric")
-    row = found.loc["resume_overhead_net_s"]
+    result = metrics_of(records, repeat_metrics(records, "0" * 64), [], "0" * 64).set_index(
+        "metric"
+    )
+    row = result.loc["resume_overhead_net_s"]
     alone = estimate([of("resume_overhead_net_s", repeat) for repeat in records.repeats()])
-    uncertainty = found["value"].astype(float)["resume_overhead_net_uncertainty_s"]
+    uncertainty = result["value"].astype(float)["resume_overhead_net_uncertainty_s"]
     assert uncertainty > 0
     half = math.hypot(alone.high - alone.value, uncertainty)
     assert row["value"] == pytest.approx(alone.value)

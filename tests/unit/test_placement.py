@@ -24,8 +24,8 @@ def pack(tmp_path):
 
 
 def overlaps(directory, start_s=100, end_s=200):
-    found = neighbours(directory, "m0", start_s, end_s)
-    return {one["member"]: one["overlap_s"] for one in found}
+    result = neighbours(directory, "m0", start_s, end_s)
+    return {one["member"]: one["overlap_s"] for one in result}
 
 
 def test_neighbours_are_those_of_the_node_at_the_time(pack):

@@ -19,8 +19,8 @@ OF_CONFIG = ["--config-dir", str(ROOT / "config")]
 def planned(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
     """The last line of a plan, and its notes."""
     assert cli.main(["plan", *words, *OF_CONFIG]) == EXIT_DONE
-    said = capsys.readouterr()
-    return said.out.splitlines()[-1], said.err
+    output = capsys.readouterr()
+    return output.out.splitlines()[-1], output.err
 
 
 @pytest.mark.parametrize(

@@ -112,8 +112,8 @@ def test_ids_do_not_change() -> None:
 @pytest.mark.packages
 def test_the_ids_of_shipped_studies_stay_what_they_are() -> None:
     """Also ids of experiments with files: these depend on the contents, which git keeps."""
-    found = [p.experiment.id for p in expand("quickstart", ["repeats=3"], CONFIG).experiments]
-    assert found == [
+    results = [p.experiment.id for p in expand("quickstart", ["repeats=3"], CONFIG).experiments]
+    assert results == [
         "tiny-llama-fixed24-mixed-recompute-b192x32-fdeb167301",
         "tiny-llama-fixed24-chunked256-recompute-b192x32-304dec5bdc",
         "tiny-llama-fixed24-mixed-recompute-b48x32-0312301edc",
@@ -135,12 +135,12 @@ def _changed(value: Any) -> Any:
 
 
 def _leaves(part: BaseModel, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    found: list[tuple[str, ...]] = []
+    result: list[tuple[str, ...]] = []
     for name in type(part).model_fields:
         value = getattr(part, name)
         inner = isinstance(value, BaseModel)
-        found += _leaves(value, (*path, name)) if inner else [(*path, name)]
-    return found
+        result += _leaves(value, (*path, name)) if inner else [(*path, name)]
+    return result
 
 
 def _with_changed_leaf(part: BaseModel, path: tuple[str, ...]) -> Any:
@@ -185,12 +185,12 @@ def test_a_rate_is_a_positive_finite_number(value: str) -> None:
 
 
 def test_the_cache_may_be_sized_in_gib() -> None:
-    found = experiment("cache.gib=0.01")
-    assert found.cache.blocks is None
+    result = experiment("cache.gib=0.01")
+    assert result.cache.blocks is None
     # 0.01 GiB = 10,737,418.24 bytes, of 262,144 bytes a block of 32 tokens of tiny-llama.
-    assert found.block_bytes == 262_144
-    assert found.cache_blocks == 40
-    assert found.cache_tokens == 1280
+    assert result.block_bytes == 262_144
+    assert result.cache_blocks == 40
+    assert result.cache_tokens == 1280
 
 
 def test_blocks_and_gib_of_the_same_room_differ_in_name_only() -> None:

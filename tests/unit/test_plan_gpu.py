@@ -29,18 +29,18 @@ def memory(*words: str) -> GpuMemory:
 
 
 def needs(*words: str) -> GpuNeeds:
-    found = GpuNeeds.of(planned(*words))
-    assert found is not None
-    return found
+    result = GpuNeeds.of(planned(*words))
+    assert result is not None
+    return result
 
 
 # ------------------------------------------------------------------------------------ GPU memory
 
 
 def test_weights_and_cache_are_those_of_the_settings_and_vllms_null_block() -> None:
-    found = memory("model=llama-3.1-8b", "cache.blocks=100", "cache.block_size=16")
-    assert found.weight_bytes == 8_030_261_248 * 2
-    assert found.cache_bytes == 101 * 16 * (2 * 32 * 8 * 128 * 2)
+    result = memory("model=llama-3.1-8b", "cache.blocks=100", "cache.block_size=16")
+    assert result.weight_bytes == 8_030_261_248 * 2
+    assert result.cache_bytes == 101 * 16 * (2 * 32 * 8 * 128 * 2)
 
 
 @pytest.mark.parametrize(
@@ -57,11 +57,11 @@ def test_a_pass_of_many_tokens_holds_its_mlp(model: str, numbers_of_a_token: int
 
 
 def test_many_requests_with_a_large_vocabulary_hold_their_logits() -> None:
-    found = memory(
+    result = memory(
         *("model=llama-3.1-8b", "engine.max_num_batched_tokens=2048", "engine.max_num_seqs=256")
     )
     hidden, logits = 2048 * 2 * 4096 * 2, 256 * 128_256 * (2 + 4 + 4 + 4)
-    assert found.activation_bytes == hidden + logits
+    assert result.activation_bytes == hidden + logits
 
 
 @pytest.mark.parametrize(
@@ -119,10 +119,10 @@ def test_an_unknown_gpu_is_refused_in_one_sentence(
 ) -> None:
     words = ["plan", "device=cuda", f"device.hardware={name}", *OF_CONFIG]
     assert cli.main(words) == EXIT_BAD_INPUT
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert f"device.hardware is '{name}'" in said
-    assert said.index(", ".join(GPUS)) < said.index("change device.hardware (the command line)")
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1
+    assert f"device.hardware is '{name}'" in output
+    assert output.index(", ".join(GPUS)) < output.index("change device.hardware (the command line)")
 
 
 @pytest.mark.parametrize("gpu", GPUS)
@@ -169,8 +169,8 @@ def test_snakemake_refuses_what_plan_refuses(
 
 def test_the_host_pool_is_that_of_the_policy() -> None:
     assert needs().host_pool_bytes == 0
-    found = needs("overflow=swap", "overflow.host_gib=4", "overflow.host_memory=pageable")
-    assert (found.host_pool_bytes, found.host_memory) == (4 * GIB, "pageable")
+    result = needs("overflow=swap", "overflow.host_gib=4", "overflow.host_memory=pageable")
+    assert (result.host_pool_bytes, result.host_memory) == (4 * GIB, "pageable")
 
 
 def test_without_tracing_there_are_no_events() -> None:

@@ -193,8 +193,8 @@ TWO_GRIDS = """
 
 def test_the_command_line_replaces_a_key_in_every_grid(config: Path) -> None:
     plan = with_study(config, TWO_GRIDS, "seed=7", "cache.blocks=128")
-    found = [p.experiment for p in plan.experiments]
-    assert {(e.seed, e.cache.blocks) for e in found} == {(7, 128)}
+    results = [p.experiment for p in plan.experiments]
+    assert {(e.seed, e.cache.blocks) for e in results} == {(7, 128)}
     assert of(plan, "workload.num_requests") == [(16,), (4,), (8,)]
 
 

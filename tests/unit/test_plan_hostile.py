@@ -242,7 +242,7 @@ def test_a_name_that_leads_elsewhere_is_refused_on_the_command_line(
 ) -> None:
     given = ["plan", *words, "--config-dir", str(CONFIG), "--write", str(tmp_path / "results")]
     assert cli.main(given) == EXIT_BAD_INPUT
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.count("\n") == 1
     assert not (tmp_path / "results").exists()

@@ -67,8 +67,8 @@ def test_more_to_note_needs_more_memory(few: list[str], many: list[str]) -> None
 
 
 def test_threads_and_gpus() -> None:
-    found = resources.resources(experiment("device=cuda", "device.threads=7"))
-    assert (found["threads"], found["gpus"]) == (7, 1)
+    result = resources.resources(experiment("device=cuda", "device.threads=7"))
+    assert (result["threads"], result["gpus"]) == (7, 1)
     assert resources.resources(experiment())["gpus"] == 0
 
 
@@ -118,12 +118,12 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[float]
 def test_what_a_machine_cannot_hold_is_refused_and_what_it_can_is_not(
     machine: Callable[[float], None],
 ) -> None:
-    found = experiment("cache.gib=4")
-    machine(resources.minimum_gib(found) + 0.01)
-    resources.check_memory(found)
-    machine(resources.minimum_gib(found) - 0.01)
-    with pytest.raises(BadInput, match=rf"^{found.id} needs 4\.8 GiB of memory and this machine"):
-        resources.check_memory(found)
+    result = experiment("cache.gib=4")
+    machine(resources.minimum_gib(result) + 0.01)
+    resources.check_memory(result)
+    machine(resources.minimum_gib(result) - 0.01)
+    with pytest.raises(BadInput, match=rf"^{result.id} needs 4\.8 GiB of memory and this machine"):
+        resources.check_memory(result)
 
 
 def test_a_run_without_the_memory_is_refused_before_anything_is_allocated(
@@ -131,9 +131,9 @@ def test_a_run_without_the_memory_is_refused_before_anything_is_allocated(
 ) -> None:
     words = ["run", "cache.gib=3000", "profiler=none", *OF_CONFIG, "--out", str(tmp_path / "run")]
     assert cli.main(words) == EXIT_BAD_INPUT
-    said = capsys.readouterr().err
-    assert "needs 3,000.8 GiB of memory" in said
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert "needs 3,000.8 GiB of memory" in output
+    assert output.count("\n") == 1
     facts = runfile.read_run(tmp_path / "run")
     assert facts["status"] == runfile.FAILED
     assert "needs 3,000.8 GiB" in facts["reason"]

@@ -64,9 +64,9 @@ def test_the_time_of_a_finished_run_counts_the_repeats_that_it_took(results: Pat
     ended_early = experiment(UNTIL_KNOWN)
     repeats = {"min": 3, "until": 0.05, "budget_s": 60, "measured": 3}
     finished(ended_early, results, 2 * expected_s(ended_early, 3), repeats=repeats)
-    found = alone_s([ended_early, OTHER], results)
-    assert found[ended_early.id] == pytest.approx(2 * expected_s(ended_early), abs=1)
-    assert found[OTHER.id] == pytest.approx(2 * expected_s(OTHER), abs=1)
+    seconds = alone_s([ended_early, OTHER], results)
+    assert seconds[ended_early.id] == pytest.approx(2 * expected_s(ended_early), abs=1)
+    assert seconds[OTHER.id] == pytest.approx(2 * expected_s(OTHER), abs=1)
 
 
 # Settings of a short run, and settings of a longer one.
@@ -187,20 +187,20 @@ def test_the_time_of_a_campaign_run_counts_its_own_servings(results: Path) -> No
         clock={"repeats": repeats},
         campaign={"id": "0" * 12, "design": "rounds", "members": [ONE.id], "reference": None},
     )
-    found = walltimes_s([ONE, OTHER], results)
+    seconds = walltimes_s([ONE, OTHER], results)
     for experiment in (ONE, OTHER):
-        assert found[experiment.id]["share_s"] == pytest.approx(2 * share_s(experiment), abs=1)
-        assert found[experiment.id]["walltime_s"] == pytest.approx(
+        assert seconds[experiment.id]["share_s"] == pytest.approx(2 * share_s(experiment), abs=1)
+        assert seconds[experiment.id]["walltime_s"] == pytest.approx(
             2 * expected_s(experiment), abs=1
         )
 
 
 def test_a_finished_run_tells_its_own_time_and_the_ratio_of_others(results: Path) -> None:
     finished(ONE, results, 3 * expected_s(ONE))
-    found = alone_s([ONE, OTHER, OF_ANOTHER_MODEL], results)
-    assert found[ONE.id] == round(3 * expected_s(ONE))
-    assert found[OTHER.id] == pytest.approx(3 * expected_s(OTHER), abs=1)
-    assert found[OF_ANOTHER_MODEL.id] == round(expected_s(OF_ANOTHER_MODEL))
+    seconds = alone_s([ONE, OTHER, OF_ANOTHER_MODEL], results)
+    assert seconds[ONE.id] == round(3 * expected_s(ONE))
+    assert seconds[OTHER.id] == pytest.approx(3 * expected_s(OTHER), abs=1)
+    assert seconds[OF_ANOTHER_MODEL.id] == round(expected_s(OF_ANOTHER_MODEL))
 
 
 def test_runs_of_other_studies_tell_theirs_too_and_the_median_counts(results: Path) -> None:
@@ -259,9 +259,9 @@ def test_a_walltime_is_a_whole_number_of_seconds(total: float, results: Path) ->
     """A record with more than 1e9 seconds is not read, and corrects nothing."""
     usual = alone_s([ONE], results)[ONE.id]
     finished(ONE, results, total)
-    found = alone_s([ONE], results)[ONE.id]
-    assert type(found) is int
-    assert found == {1e-9: 1, 0.9e9: pytest.approx(0.9e9, rel=0.01), 1e300: usual}[total]
+    seconds = alone_s([ONE], results)[ONE.id]
+    assert type(seconds) is int
+    assert seconds == {1e-9: 1, 0.9e9: pytest.approx(0.9e9, rel=0.01), 1e300: usual}[total]
 
 
 # Seconds of processor time that a study took, from `time snakemake`: user time on two cores of an
@@ -296,9 +296,9 @@ def test_what_a_modeled_run_took_to_start_tells_nothing_of_others(
     warmed = MODELED.warmup * once_s(MODELED)
     timings["warm_up"] = warmed
     finished(MODELED, results, 20.0, timings_s=timings, clock={"repeats": repeats})
-    found = walltimes_s([MODELED, MODELED_LONG], results)
+    seconds = walltimes_s([MODELED, MODELED_LONG], results)
     for one in (MODELED, MODELED_LONG):
-        assert found[one.id]["share_s"] == pytest.approx(share_s(one), abs=1)
+        assert seconds[one.id]["share_s"] == pytest.approx(share_s(one), abs=1)
 
 
 def test_a_modeled_run_that_served_slower_says_so_of_others(results: Path) -> None:
@@ -306,9 +306,9 @@ def test_a_modeled_run_that_served_slower_says_so_of_others(results: Path) -> No
     timings = {part: 3 * n * once_s(MODELED_LONG) for part, n in served_s.items()}
     repeats = [{"repeat": 0, "start_ns": 0, "duration_s": timings["repeats"]}]
     finished(MODELED_LONG, results, 9.0, timings_s=timings, clock={"repeats": repeats})
-    found = walltimes_s([MODELED_LONG], results)[MODELED_LONG.id]["share_s"]
+    seconds = walltimes_s([MODELED_LONG], results)[MODELED_LONG.id]["share_s"]
     start_s = walltime.MODELED_START_S
-    assert found == pytest.approx(start_s + 3 * (share_s(MODELED_LONG) - start_s), abs=1)
+    assert seconds == pytest.approx(start_s + 3 * (share_s(MODELED_LONG) - start_s), abs=1)
 
 
 def test_modeled_experiments_are_shared_between_cores() -> None:

@@ -55,8 +55,8 @@ def _of_tests(group: str, name: str | None = None) -> list[EntryPoint]:
 
 
 def _without_costs(group: str, name: str | None = None) -> list[EntryPoint]:
-    found = [] if group == "kvscope.cost" else entry_points(group=group)
-    return [point for point in found if name in (None, point.name)]
+    result = [] if group == "kvscope.cost" else entry_points(group=group)
+    return [point for point in result if name in (None, point.name)]
 
 
 def _commands_alone(group: str, name: str | None = None) -> list[EntryPoint]:
@@ -123,9 +123,9 @@ def test_files_of_a_kind_that_a_package_recognises_are_collected(
     for path in [path for path in run.iterdir() if path.is_file()]:
         path.rename(run / "packed" / path.name)
     assert main(["collect", str(run), "--out", str(tmp_path / "out")]) == EXIT_DONE
-    found = capsys.readouterr()
-    assert found.out == f"{tmp_path / 'out'}\n"
-    assert "files were packed" in found.err
+    result = capsys.readouterr()
+    assert result.out == f"{tmp_path / 'out'}\n"
+    assert "files were packed" in result.err
     assert (run / RUN_FILE).is_file()
     install("[kvscope.collector]\nagain = toy_wing:PACKED\n")
     plugins.names.cache_clear()

@@ -109,18 +109,18 @@ def test_nonsense_is_refused_in_a_sentence(text: str) -> None:
             continue
         with pytest.raises(ValueError, match=f"is not a {thing}") as caught:
             parse(text)
-        said = str(caught.value)
-        assert said.startswith(repr(text[:60]))
-        assert "\n" not in said
+        message = str(caught.value)
+        assert message.startswith(repr(text[:60]))
+        assert "\n" not in message
 
 
 @given(st.text(max_size=20))
 def test_any_text_is_a_size_or_refused(text: str) -> None:
     try:
-        found = parse_size(text)
+        result = parse_size(text)
     except ValueError:
         return
-    assert 1 <= found < 2**63
+    assert 1 <= result < 2**63
 
 
 def test_a_size_of_eight_exbibytes_is_refused_as_too_much() -> None:
@@ -136,8 +136,8 @@ def test_an_option_says_what_it_expects(capsys: pytest.CaptureFixture[str]) -> N
     assert parser.parse_args(["--memory", "80G"]).memory == 80 << 30
     with pytest.raises((SystemExit, BadInput)) as caught:
         parser.parse_args(["--memory", "80Q"])
-    said = f"{caught.value} {capsys.readouterr().err}"
-    assert "'80Q' is not a size of at least 1 MiB" in said
+    output = f"{caught.value} {capsys.readouterr().err}"
+    assert "'80Q' is not a size of at least 1 MiB" in output
 
 
 def ids(*overrides: str) -> set[str]:

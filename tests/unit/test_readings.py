@@ -18,8 +18,8 @@ def share(ran_s: float, waited_s: float) -> float:
 
 @given(TIMES.filter(bool), TIMES)
 def test_one_thread_counts_as_it_is(ran, waited):
-    found = threads_between({}, {"a": ThreadTime(ran, waited)})
-    assert found == pytest.approx((ran / SECOND, waited / SECOND))
+    result = threads_between({}, {"a": ThreadTime(ran, waited)})
+    assert result == pytest.approx((ran / SECOND, waited / SECOND))
 
 
 @given(THREADS, THREADS)
@@ -34,8 +34,8 @@ def test_together_they_ran_what_each_did_and_waited_no_larger_a_share_than_one(b
     ran_s, waited_s = threads_between(begin, end)
     assert ran_s == pytest.approx(sum(one.ran_ns for one in more.values()) / SECOND)
     shares = [share(one.ran_ns, one.waited_ns) for one in more.values() if one.ran_ns] or [0.0]
-    found = share(ran_s, waited_s)
-    assert min(shares) - 1e-9 <= found <= max(shares) + 1e-9
+    result = share(ran_s, waited_s)
+    assert min(shares) - 1e-9 <= result <= max(shares) + 1e-9
 
 
 @given(st.floats(1, 100), st.floats(0, 0.9), st.floats(0, 1e3), st.integers(1, 50))
@@ -44,8 +44,8 @@ def test_a_thread_that_does_little_counts_for_little(ran_s, waiting, idles_s, wa
     engine = ThreadTime(int(ran_s * SECOND), int(ran_s * SECOND * waiting / (1 - waiting)))
     helper = ThreadTime(int(ran_s * SECOND / 1000), int(idles_s * wakings * SECOND))
     alone = share(*threads_between({}, {"a": engine}))
-    found = share(*threads_between({}, {"a": engine, "b": helper}))
-    assert found == pytest.approx(alone, abs=1.01e-3)
+    result = share(*threads_between({}, {"a": engine, "b": helper}))
+    assert result == pytest.approx(alone, abs=1.01e-3)
 
 
 @given(THREADS)
@@ -62,6 +62,6 @@ def test_a_thread_that_ended_or_began_meanwhile():
 
 
 def test_threads_are_read_from_schedstat():
-    found = read_threads({"1": "100 20 3\n", "2": "", "3": "7 0 1"})
-    assert found == {"1": ThreadTime(100, 20), "3": ThreadTime(7, 0)}
+    result = read_threads({"1": "100 20 3\n", "2": "", "3": "7 0 1"})
+    assert result == {"1": ThreadTime(100, 20), "3": ThreadTime(7, 0)}
     assert read_threads({"1": ""}) is None

@@ -101,16 +101,16 @@ def ns(seconds: float) -> int:
 
 def noted(fake: Fake) -> Noted:
     """An engine's tables, and the recording that vLLM's scheduler would leave."""
-    found = told(fake)
+    result = told(fake)
     ids = count(100)
-    given: dict[str, list[int]] = {name: [] for name in found["requests"]["request_id"]}
-    passes = list(_passes(fake, found, ids, given))
-    lost = found["preemptions"].query("event == 'preempt'")
-    layers = found["layers"]
+    given: dict[str, list[int]] = {name: [] for name in result["requests"]["request_id"]}
+    passes = list(_passes(fake, result, ids, given))
+    lost = result["preemptions"].query("event == 'preempt'")
+    layers = result["layers"]
     starts = [ns(seconds) for seconds in layers["start_s"]]
     ends = [ns(seconds) for seconds in layers["start_s"] + layers["duration_s"]]
     four = zip(layers["step"], layers["layer"], starts, ends, strict=True)
-    requests = found["requests"].set_index("request_id")
+    requests = result["requests"].set_index("request_id")
     recording = Recording(
         passes=passes,
         preemptions=[
@@ -125,11 +125,11 @@ def noted(fake: Fake) -> Noted:
             )
             for row in rows_of(lost)
         ],
-        transfers=list(_copies(found["transfers"])),
+        transfers=list(_copies(result["transfers"])),
         layers=array("q", [int(number) for each in four for number in each]),
         counted={str(name): int(n) for name, n in requests["preemptions"].items()},
     )
-    return Noted(fake, found, recording, given)
+    return Noted(fake, result, recording, given)
 
 
 def _passes(
@@ -186,10 +186,10 @@ def each(request: pytest.FixtureRequest) -> Noted:
 
 @pytest.mark.parametrize("name", ["steps", "batch", "preemptions", "transfers", "layers"])
 def test_the_tables_are_those_of_the_engine_that_was_noted(each: Noted, name: str) -> None:
-    expected, found = each.tables[name], getattr(each.replayed(), name)
+    expected, result = each.tables[name], getattr(each.replayed(), name)
     assert len(expected) > 5 or (name == "transfers" and not each.engine["host_blocks_total"])
     by = [column for column in ("step", "event", "request_id", "layer") if column in expected]
-    one, other = (frame.sort_values(by, ignore_index=True) for frame in (found, expected))
+    one, other = (frame.sort_values(by, ignore_index=True) for frame in (result, expected))
     pd.testing.assert_frame_equal(one, other, rtol=0, atol=3e-9)
 
 
@@ -203,15 +203,15 @@ def served_by(each: Noted) -> tuple[list[Request], ServingResult]:
 
 
 def test_requests_have_their_own_times_tokens_and_preemptions(each: Noted) -> None:
-    found = requests_table(each.replayed(), REPEAT, *served_by(each)).set_index("request_id")
+    result = requests_table(each.replayed(), REPEAT, *served_by(each)).set_index("request_id")
     expected = each.tables["requests"].set_index("request_id")
     hashes = {name: sha256(pack(f"<{len(t)}i", *t)).hexdigest() for name, t in each.given.items()}
-    assert found["output_sha256"].to_dict() == hashes
+    assert result["output_sha256"].to_dict() == hashes
     assert len(set(hashes.values())) == len(hashes)
     own = {"output_sha256", "chosen_sha256", "conversation", "turn"}
     columns = [column for column in expected if column not in own]
     pd.testing.assert_frame_equal(
-        found[columns].loc[expected.index], expected[columns], atol=3e-9, rtol=0, check_dtype=False
+        result[columns].loc[expected.index], expected[columns], atol=3e-9, rtol=0, check_dtype=False
     )
 
 
@@ -222,12 +222,12 @@ def test_a_request_that_was_given_up_has_the_tokens_of_its_passes_and_the_time_i
     gone = requests[4].request_id
     del served.outputs[gone]
     served.aborted_s[gone] = 3.25
-    found = requests_table(each.replayed(), REPEAT, requests, served).set_index("request_id")
-    assert found["aborted"].sum() == 1
-    assert found.loc[gone, "finished_s"] == 3.25
+    result = requests_table(each.replayed(), REPEAT, requests, served).set_index("request_id")
+    assert result["aborted"].sum() == 1
+    assert result.loc[gone, "finished_s"] == 3.25
     given = each.given[gone]
-    assert found.loc[gone, "output_tokens"] == len(given)
-    assert found.loc[gone, "output_sha256"] == sha256(pack(f"<{len(given)}i", *given)).hexdigest()
+    assert result.loc[gone, "output_tokens"] == len(given)
+    assert result.loc[gone, "output_sha256"] == sha256(pack(f"<{len(given)}i", *given)).hexdigest()
 
 
 def test_one_that_was_never_scheduled_has_neither_times_nor_tokens(each: Noted) -> None:

@@ -91,8 +91,8 @@ def write_source(run: Path, source: str, *names: str) -> None:
 
 
 def violated(run: Path) -> dict[str, str]:
-    found = checklist(read_records(run))
-    return {verdict.name: verdict.first for verdict in found if verdict.state == VIOLATED}
+    result = checklist(read_records(run))
+    return {verdict.name: verdict.first for verdict in result if verdict.state == VIOLATED}
 
 
 @pytest.mark.parametrize("name", ["steps", "preemptions", "transfers"])
@@ -107,8 +107,8 @@ def test_a_row_that_says_another_source_is_noticed(
     assert not [one for one in checklist(records) if one.state == VIOLATED]
     frame = getattr(records, name).copy()
     frame.loc[frame.index[-1], "time_source"] = of_row
-    found = checklist(records.variant(**{name: frame}))
-    (wrong,) = [one for one in found if one.state == VIOLATED]
+    result = checklist(records.variant(**{name: frame}))
+    (wrong,) = [one for one in result if one.state == VIOLATED]
     assert (wrong.name, wrong.violations) == ("time_source_differs", 1)
     assert f"{name}: time_source is not {of_run}" in wrong.first
 
@@ -118,9 +118,9 @@ def test_a_record_without_the_label_is_violated_by_tables_that_have_it(results: 
     facts = read_run(run)
     del facts["time_source"]
     write_run(run, facts)
-    found = violated(run)
-    assert "time_source is not in run.json" in found["time_source_differs"]
-    assert "facts_differ" in found
+    result = violated(run)
+    assert "time_source is not in run.json" in result["time_source_differs"]
+    assert "facts_differ" in result
 
 
 def test_only_a_gpu_can_be_rehearsed(results: Path) -> None:
@@ -128,8 +128,8 @@ def test_only_a_gpu_can_be_rehearsed(results: Path) -> None:
     run = runs_of(results)[0]
     records = read_records(run)
     settings = records.settings | {"device": {"name": "cpu", "threads": 1}}
-    found = checklist(records.variant(settings=settings))
-    (wrong,) = [one.first for one in found if one.state == VIOLATED and one.name == "facts_differ"]
+    result = checklist(records.variant(settings=settings))
+    (wrong,) = [one.first for one in result if one.state == VIOLATED and one.name == "facts_differ"]
     assert "time_source is rehearsed, the settings have measured" in wrong
 
 
@@ -221,11 +221,11 @@ def test_compare_refuses_a_rehearsed_study_and_run_on_either_side(
     for what in (str(forged / "studies" / "fake"), str(runs_of(forged)[1])):
         for words in ([what, measured], [measured, what]):
             assert main(["compare", *words]) == 2
-            said = capsys.readouterr()
-            assert said.out == ""
-            assert f"{what} is {NOT_MEASURED}: a CPU was in the place of its GPU" in said.err
-            assert "run it where the GPU is" in said.err
-            assert len(said.err.splitlines()) == 1
+            output = capsys.readouterr()
+            assert output.out == ""
+            assert f"{what} is {NOT_MEASURED}: a CPU was in the place of its GPU" in output.err
+            assert "run it where the GPU is" in output.err
+            assert len(output.err.splitlines()) == 1
 
 
 def test_two_rehearsals_are_not_compared_either(results: Path, capsys: Captured) -> None:
@@ -361,9 +361,9 @@ def test_no_ratio_is_between_a_rehearsed_run_and_another(mixed: StudyData) -> No
     kind = {run.id: run.rehearsed for run in mixed.runs}
     assert set(kind.values()) == {True, False}
     assert all(run.valid for run in mixed.runs), [run.doubts for run in mixed.runs]
-    found = [*pairs(mixed)]
-    assert {pair.rehearsed for pair in found} == {True, False}
-    assert all(pair.base.rehearsed == pair.other.rehearsed for pair in found)
+    result = [*pairs(mixed)]
+    assert {pair.rehearsed for pair in result} == {True, False}
+    assert all(pair.base.rehearsed == pair.other.rehearsed for pair in result)
     for one in kind:
         for other in kind:
             ratio = mixed.estimates.ratio("makespan_s", one, other)

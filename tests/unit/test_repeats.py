@@ -86,10 +86,10 @@ def test_it_ends_where_it_may_and_not_before_it_must(
     assert least <= ended <= max(least, math.ceil(budget_s))
     for earlier in range(least, ended):
         assert half_width_share(throughputs[:earlier]) > until
-    found = stopping.facts(ended, half_width_share(throughputs[:ended]))
-    assert found["measured"] == ended
-    assert found["reached"] == (found["half_width_share"] <= until)
-    assert found["reached"] or ended >= budget_s
+    result = stopping.facts(ended, half_width_share(throughputs[:ended]))
+    assert result["measured"] == ended
+    assert result["reached"] == (result["half_width_share"] <= until)
+    assert result["reached"] or ended >= budget_s
 
 
 @given(st.lists(st.floats(1, 1e6), min_size=2, max_size=20))
@@ -97,8 +97,8 @@ def test_the_interval_is_students(values: list[float]) -> None:
     error = np.std(values, ddof=1) / math.sqrt(len(values))
     low, high = stats.t.interval(0.95, len(values) - 1, np.mean(values), error or 1e-300)
     assert half_width(values) == pytest.approx((high - low) / 2, rel=1e-6, abs=1e-6)
-    found = estimate(values)
-    assert found.high - found.value == pytest.approx(half_width(values), abs=1e-6)
+    interval = estimate(values)
+    assert interval.high - interval.value == pytest.approx(half_width(values), abs=1e-6)
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [0.0, 0.0], [1.0, math.nan], [1.0, math.inf]])
@@ -114,8 +114,8 @@ def test_where_repeats_are_alike_the_rule_keeps_what_the_interval_promises(sprea
     numbers = np.random.default_rng(1).normal(1, spread, (2000, 40)).tolist()
     stopping, held = StoppingRule(5, 0.05, 120), 0
     for throughputs in numbers:
-        found = estimate(throughputs[: measured(stopping, throughputs)])
-        held += found.low <= 1 <= found.high
+        interval = estimate(throughputs[: measured(stopping, throughputs)])
+        held += interval.low <= 1 <= interval.high
     assert held / len(numbers) > 0.935
 
 

@@ -33,13 +33,13 @@ def test_waiting_is_minus_the_log_of_the_share_that_ran():
 def test_where_nothing_waits_a_ratio_is_the_paired_t_test(rounds: int):
     """But for HC3's factor √(n / (n−1)); the confidence interval is scipy's."""
     logs = np.random.default_rng(rounds).normal(0, 0.1, (rounds, 2))
-    found = of(logs).ratio("b", "a")
+    result = of(logs).ratio("b", "a")
     tested = stats.ttest_rel(logs[:, 1], logs[:, 0])
     low, high = tested.confidence_interval(0.95)
     half = (high - low) / 2 * math.sqrt(rounds / (rounds - 1))
-    assert found.value == pytest.approx(math.exp((low + high) / 2))
-    assert math.log(found.high / found.value) == pytest.approx(half)
-    assert found.half_width_share == pytest.approx(math.expm1(half))
+    assert result.value == pytest.approx(math.exp((low + high) / 2))
+    assert math.log(result.high / result.value) == pytest.approx(half)
+    assert result.half_width_share == pytest.approx(math.expm1(half))
 
 
 def test_exact_effects_of_rounds_and_of_waiting_are_taken_away():
@@ -47,9 +47,9 @@ def test_exact_effects_of_rounds_and_of_waiting_are_taken_away():
     waits = random.uniform(0, 2, (8, 3))
     effects = np.array([0.0, 0.3, -0.2])
     logs = effects + random.normal(0, 1, (8, 1)) + 1.2 * waits
-    found = of(logs, waits).ratio("b", "c")
-    assert found.value == pytest.approx(math.exp(0.5))
-    assert found.low <= found.value <= found.high
+    result = of(logs, waits).ratio("b", "c")
+    assert result.value == pytest.approx(math.exp(0.5))
+    assert result.low <= result.value <= result.high
 
 
 def test_order_of_the_repeats_and_the_unit_of_time_do_not_matter():
@@ -87,9 +87,9 @@ def test_groups_are_compared_through_an_experiment_that_both_have():
     rows = [(n, r) for r in range(5) for n in "ab"] + [(n, r) for r in range(5, 10) for n in "ac"]
     time = [effect[n] * (2 if r > 4 else 1) * math.exp(random.normal(0, 0.01)) for n, r in rows]
     one = Rounds([n for n, _ in rows], [r for _, r in rows], time, [0.0] * len(rows))
-    found = one.ratio("c", "b")
-    assert found.low <= 1.5 <= found.high
-    assert found.value == pytest.approx(1.5, rel=0.03)
+    result = one.ratio("c", "b")
+    assert result.low <= 1.5 <= result.high
+    assert result.value == pytest.approx(1.5, rel=0.03)
 
 
 def test_what_no_round_connects_is_not_compared():
@@ -109,8 +109,8 @@ def test_a_value_is_that_without_waiting():
     random = np.random.default_rng(6)
     waits = random.uniform(0, 2, (12, 3))
     logs = np.log([2.0, 3.0, 4.0]) + random.normal(0, 0.01, (12, 3)) + 1.2 * waits
-    found = of(logs, waits)
-    assert [found.value(n).value for n in "abc"] == pytest.approx([2.0, 3.0, 4.0], rel=0.05)
+    result = of(logs, waits)
+    assert [result.value(n).value for n in "abc"] == pytest.approx([2.0, 3.0, 4.0], rel=0.05)
 
 
 def test_a_sitting_counts_once_however_many_repeats_it_has():
@@ -135,9 +135,9 @@ def test_a_sitting_counts_once_however_many_repeats_it_has():
 def test_a_difference_is_the_paired_one_of_adjusted_times():
     logs = np.random.default_rng(9).normal(0, 0.1, (6, 2))
     apart = np.exp(logs[:, 0]) - np.exp(logs[:, 1])
-    found = of(logs).difference("a", "b")
+    result = of(logs).difference("a", "b")
     half = stats.t.ppf(0.975, 5) * apart.std(ddof=1) / math.sqrt(5)
-    assert (found.value, found.high - found.value) == pytest.approx((apart.mean(), half))
+    assert (result.value, result.high - result.value) == pytest.approx((apart.mean(), half))
     waits = np.random.default_rng(9).uniform(0, 2, (8, 3))
     exact = of(np.log([3.0, 2.0, 1.0]) + 1.2 * waits, waits)
     assert exact.difference("a", "c").value == pytest.approx(2.0)
@@ -174,9 +174,9 @@ class Campaigns:
 
     def covered(self, other: int, base: int) -> float:
         """The share of the campaigns whose interval of this ratio has the truth in it."""
-        found = [one.ratio(NAMES[other], NAMES[base]) for one in self.each]
+        results = [one.ratio(NAMES[other], NAMES[base]) for one in self.each]
         true = np.exp(self.truth[:, other] - self.truth[:, base])
-        return float(np.mean([r.low <= t <= r.high for r, t in zip(found, true, strict=True)]))
+        return float(np.mean([r.low <= t <= r.high for r, t in zip(results, true, strict=True)]))
 
 
 def machines(
@@ -272,8 +272,8 @@ def test_intervals_cover_the_truth(rounds: int, experiments: int, loops: int, st
     """Also the interval of the two experiments that differ most in their sensitivity to load."""
     random, trials = np.random.default_rng(1000 * rounds + 10 * experiments + loops), 300
     work = random.uniform(1, 3, (trials, experiments))
-    found = served(random, trials, rounds, work, loops, stalls)
-    assert found.covered(0, experiments - 1) >= at_least(0.94, trials)
+    result = served(random, trials, rounds, work, loops, stalls)
+    assert result.covered(0, experiments - 1) >= at_least(0.94, trials)
 
 
 @pytest.mark.thorough
@@ -282,8 +282,8 @@ def test_an_experiment_that_varies_more_than_the_others_is_covered_as_well(round
     """This fails if all are assumed to vary alike."""
     random, trials = np.random.default_rng(rounds), 300
     work, noise = random.uniform(1, 3, (trials, 8)), np.array([0.12, *[0] * 7])
-    found = served(random, trials, rounds, work, loops=2, slopes=(1.2, 1.2), noise=noise)
-    assert found.covered(0, 7) >= at_least(0.94, trials)
+    result = served(random, trials, rounds, work, loops=2, slopes=(1.2, 1.2), noise=noise)
+    assert result.covered(0, 7) >= at_least(0.94, trials)
 
 
 @pytest.mark.parametrize("rounds", [5, 10, 20])
@@ -312,8 +312,8 @@ def test_a_difference_of_a_tenth_is_found_and_equal_experiments_do_not_differ():
     """Twelve rounds at the load of three loops, on a machine that drifts by 20 %."""
     random, trials = np.random.default_rng(2), 300
     work = np.tile([1.0, 1.1, 1.0, 1.1], (trials, 1)) * random.uniform(1, 3, (trials, 1))
-    found = served(random, trials, 12, work, loops=3, slopes=(1.2, 1.2))
-    ratios = [(one.ratio("b", "a"), one.ratio("c", "a")) for one in found.each]
+    result = served(random, trials, 12, work, loops=3, slopes=(1.2, 1.2))
+    ratios = [(one.ratio("b", "a"), one.ratio("c", "a")) for one in result.each]
     assert np.mean([slower.low > 1 for slower, _ in ratios]) >= 0.8
     claimed = np.mean([equal.low > 1 or equal.high < 1 for _, equal in ratios])
     assert claimed <= 1 - at_least(0.94, trials)

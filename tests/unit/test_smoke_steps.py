@@ -74,8 +74,8 @@ def test_other_tokens_are_a_fault() -> None:
 
 def test_the_pack_has_the_versions_of_the_environment() -> None:
     def pins(path: str) -> dict[str, str]:
-        found = PIN.findall((ROOT / path).read_text())
-        return {name.lower().replace("_", "-"): version for name, version in found}
+        result = PIN.findall((ROOT / path).read_text())
+        return {name.lower().replace("_", "-"): version for name, version in result}
 
     packed, pinned = pins("bench/gpu/pack.txt"), pins("envs/kvscope.txt") | pins("envs/cpu.txt")
     assert {name: packed[name] for name in packed} == {name: pinned.get(name) for name in packed}

@@ -124,9 +124,9 @@ def test_a_value_that_a_column_cannot_have_is_named(
     values = frame[column].astype(object)
     values.iloc[0] = value
     other = run.variant(**{table: frame.assign(**{column: values.infer_objects()})})
-    found = violated(other)
-    assert list(found) == ["rows_wrong"]
-    assert found["rows_wrong"].endswith(words)
+    result = violated(other)
+    assert list(result) == ["rows_wrong"]
+    assert result["rows_wrong"].endswith(words)
 
 
 @pytest.mark.parametrize("table", NAMES)
@@ -339,8 +339,8 @@ def test_a_rule_for_repeats_allows_min_and_more(runs: dict[str, Records]) -> Non
 def test_a_request_that_never_ran_is_judged_like_any_other(runs: dict[str, Records]) -> None:
     run = runs["ample"]
     batch = run.batch
-    found = violated(run.variant(batch=batch[batch["request_id"] != "4"]))
-    assert "differs_from_replay" in found
+    result = violated(run.variant(batch=batch[batch["request_id"] != "4"]))
+    assert "differs_from_replay" in result
 
 
 # Passes of 1 s each, one after the other; requests have 2.5 s from their arrival.
@@ -388,8 +388,8 @@ def test_copies_take_the_time_that_their_passes_saw(
     direction: str, runs: dict[str, Records]
 ) -> None:
     for factor in (0.1, 0.5, 2):
-        found = violated(with_copies(runs["swap"], slice(None), direction, factor))
-        assert set(found) == {"copy_time_wrong"}
+        result = violated(with_copies(runs["swap"], slice(None), direction, factor))
+        assert set(result) == {"copy_time_wrong"}
 
 
 def test_one_copy_may_be_interrupted_before_its_stopwatch_starts(runs: dict[str, Records]) -> None:

@@ -39,8 +39,8 @@ def on_gpu() -> Experiment:
 def studies(draw: st.DrawFn, least: int = 1) -> list[Experiment]:
     """Some experiments, in any order."""
     places = st.integers(0, len(pool()) - 1)
-    found = draw(st.lists(places, min_size=least, max_size=20, unique=True))
-    return [pool()[place] for place in found]
+    result = draw(st.lists(places, min_size=least, max_size=20, unique=True))
+    return [pool()[place] for place in result]
 
 
 ROOM_MIB = st.integers(0, 20_000)
@@ -66,11 +66,11 @@ def comparable(one: Experiment, other: Experiment) -> bool:
 
 def parts(nodes: Iterable[str], edges: Iterable[tuple[str, str]]) -> set[frozenset[str]]:
     """The connected components of a graph, by joining them edge by edge."""
-    found = {node: frozenset([node]) for node in nodes}
+    result = {node: frozenset([node]) for node in nodes}
     for one, other in edges:
-        joined = found[one] | found[other]
-        found |= dict.fromkeys(joined, joined)
-    return set(found.values())
+        joined = result[one] | result[other]
+        result |= dict.fromkeys(joined, joined)
+    return set(result.values())
 
 
 @given(studies())
@@ -78,8 +78,8 @@ def test_comparisons_are_the_pairs_that_differ_in_one_section(experiments):
     expected = [
         {a.id, b.id} for a, b in combinations(experiments, 2) if comparable(a, b)
     ]  # fmt: skip
-    found = [{*pair} for pair in together.comparisons(experiments)]
-    assert sorted(map(sorted, found)) == sorted(map(sorted, expected))
+    results = [{*pair} for pair in together.comparisons(experiments)]
+    assert sorted(map(sorted, results)) == sorted(map(sorted, expected))
 
 
 @given(studies(), st.sampled_from(["cache.blocks", "overflow", "batching.name"]))
@@ -90,18 +90,18 @@ def test_comparisons_of_a_key_are_those_in_its_section(experiments, key):
         for a, b in combinations(experiments, 2)
         if comparable(a, b) and sections_apart(a, b) == {section}
     ]
-    found = together.comparisons(experiments, key)
-    assert sorted(map(sorted, found)) == sorted(map(sorted, expected))
+    result = together.comparisons(experiments, key)
+    assert sorted(map(sorted, result)) == sorted(map(sorted, expected))
 
 
 @given(studies())
 def test_comparisons_connect_experiments(experiments):
-    found = together.connected(experiments)
-    assert {*map(frozenset, found)} == parts(
+    result = together.connected(experiments)
+    assert {*map(frozenset, result)} == parts(
         [e.id for e in experiments], together.comparisons(experiments)
     )
     order = [e.id for e in experiments]
-    assert all([*ids] == sorted(ids, key=order.index) for ids in found)
+    assert all([*ids] == sorted(ids, key=order.index) for ids in result)
 
 
 @given(studies())
@@ -113,35 +113,35 @@ def test_connected_experiments_have_one_stopping_rule(experiments):
 
 @given(studies(), ROOM_MIB)
 def test_every_experiment_is_measured_and_only_references_more_than_once(experiments, room):
-    found = together.design(experiments, room)
+    design = together.design(experiments, room)
     counts: dict[str, int] = defaultdict(int)
-    for group in found.groups:
+    for group in design.groups:
         assert len({*group}) == len(group)
         for i in group:
             counts[i] += 1
     assert counts.keys() == {e.id for e in experiments}
-    assert {i for i, count in counts.items() if count > 1} == found.references
+    assert {i for i, count in counts.items() if count > 1} == design.references
 
 
 @given(studies(), ROOM_MIB)
 def test_engines_that_stand_side_by_side_fit_in_memory(experiments, room):
-    found, by_id = together.design(experiments, room), {e.id: e for e in experiments}
-    groups = [[by_id[i] for i in group] for group in found.groups]
-    if found.name == together.SITTINGS:
+    design, by_id = together.design(experiments, room), {e.id: e for e in experiments}
+    groups = [[by_id[i] for i in group] for group in design.groups]
+    if design.name == together.SITTINGS:
         largest = max(need_mib([e]) for e in experiments)
     else:
         largest = max(map(need_mib, groups))
-    assert found.memory_mib == largest
+    assert design.memory_mib == largest
     # A single engine is measured whatever it needs: `check_memory` refuses impossible ones.
-    if found.name == together.GROUPS or (len(experiments) > 1 and found.name == together.ROUNDS):
-        assert found.memory_mib <= room
+    if design.name == together.GROUPS or (len(experiments) > 1 and design.name == together.ROUNDS):
+        assert design.memory_mib <= room
 
 
 @given(studies(least=2), ROOM_MIB)
 def test_engines_stand_alone_only_where_memory_leaves_no_choice(experiments, room):
-    found = together.design(experiments, room)
-    assert (found.name == together.ROUNDS) == (need_mib(experiments) <= room)
-    if found.name == together.SITTINGS:
+    design = together.design(experiments, room)
+    assert (design.name == together.ROUNDS) == (need_mib(experiments) <= room)
+    if design.name == together.SITTINGS:
         a_pair_fits = all(
             need_mib(pair) <= room
             for pair in combinations(experiments, 2)
@@ -152,8 +152,8 @@ def test_engines_stand_alone_only_where_memory_leaves_no_choice(experiments, roo
 @given(studies(), ROOM_MIB)
 def test_rounds_connect_all_that_comparisons_connect(experiments, room):
     """Two ratios to the same reference make a ratio, so a shared one connects groups."""
-    found = together.design(experiments, room)
-    shared = [pair for group in found.groups for pair in combinations(group, 2)]
+    design = together.design(experiments, room)
+    shared = [pair for group in design.groups for pair in combinations(group, 2)]
     measured = parts([e.id for e in experiments], shared)
     for ids in together.connected(experiments):
         assert any({*ids} <= part for part in measured)
@@ -166,22 +166,22 @@ def test_a_design_depends_on_nothing_else(experiments, room):
 
 @given(studies())
 def test_with_enough_memory_all_are_in_the_same_rounds(experiments):
-    found = together.design(experiments, need_mib(experiments))
-    assert found.name == together.ROUNDS
-    assert found.groups == (tuple(e.id for e in experiments),)
+    design = together.design(experiments, need_mib(experiments))
+    assert design.name == together.ROUNDS
+    assert design.groups == (tuple(e.id for e in experiments),)
 
 
 @given(st.sampled_from(range(64)), ROOM_MIB)
 def test_one_experiment_has_rounds_of_its_own(place, room):
-    found = together.design([pool()[place]], room)
-    assert (found.name, found.groups) == (together.ROUNDS, ((pool()[place].id,),))
+    design = together.design([pool()[place]], room)
+    assert (design.name, design.groups) == (together.ROUNDS, ((pool()[place].id,),))
 
 
 @given(studies())
 def test_engines_that_need_a_gpu_have_it_one_at_a_time(experiments):
-    found = together.design([*experiments, on_gpu()], 1e9)
-    assert found.name == together.SITTINGS
-    assert found.groups == ((*(e.id for e in experiments), on_gpu().id),)
+    design = together.design([*experiments, on_gpu()], 1e9)
+    assert design.name == together.SITTINGS
+    assert design.groups == ((*(e.id for e in experiments), on_gpu().id),)
     assert together.design([on_gpu()], 1e9).name == together.ROUNDS
 
 
@@ -190,13 +190,13 @@ def test_a_large_study_fits_a_small_machine():
     words = [f"cache.blocks={','.join(map(str, range(1000, 1064)))}"]
     experiments = [planned.experiment for planned in expand(None, words, CONFIG).experiments]
     room = 24 * 1024 * together.MEMORY_SHARE
-    found = together.design(experiments, room)
+    design = together.design(experiments, room)
     assert len(experiments) == 64
-    assert found.name == together.GROUPS
-    assert found.memory_mib <= room
-    assert len(found.references) == 1
-    assert "64 engines in 3 groups" in found.words
-    assert "1 of them in several" in found.words
+    assert design.name == together.GROUPS
+    assert design.memory_mib <= room
+    assert len(design.references) == 1
+    assert "64 engines in 3 groups" in design.words
+    assert "1 of them in several" in design.words
 
 
 @pytest.mark.parametrize(

@@ -132,9 +132,9 @@ def test_its_figure_is_taken_in_studies_suggested_to_editors_and_placed_on_the_p
     assert list(expand("mine", [], tmp_path).figures) == ["tokens_a_request"]
     assert '"tokens_a_request"' in schema.text()
     assert '"tokens_a_request"' not in schema.text(shipped=True)
-    found = list(figures.figures())
-    at = found.index("throughput")
-    assert found[at : at + 3] == ["throughput", "tokens_a_request", "pareto"]
+    result = list(figures.figures())
+    at = result.index("throughput")
+    assert result[at : at + 3] == ["throughput", "tokens_a_request", "pareto"]
 
 
 def test_a_figure_that_fails_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ def test_a_traced_run_is_refused_by_a_sentence_that_names_the_package(
 
 @pytest.mark.usefixtures("unread")
 def test_an_untraced_run_is_judged_by_all_other_oracles(untraced: Path) -> None:
-    judged = [found.name for found in checklist(read_records(untraced))]
+    judged = [verdict.name for verdict in checklist(read_records(untraced))]
     assert judged == [oracle.name for oracle in every_oracle()]
 
 
@@ -93,8 +93,8 @@ def test_without_the_package_its_kernels_are_refused_and_all_else_is_planned(
 
 
 def test_a_run_that_is_not_traced_records_no_events(tmp_path: Path) -> None:
-    (found,) = expand(None, [*PLAIN], SHIPPED_CONFIG).experiments
-    recorder = recorder_of(found.experiment, None, tmp_path)
+    (result,) = expand(None, [*PLAIN], SHIPPED_CONFIG).experiments
+    recorder = recorder_of(result.experiment, None, tmp_path)
     with recorder.record():
         pass
     assert recorder.facts(0) == {}

@@ -66,9 +66,9 @@ SYNTHETIC = ("workload=conversation", "workload.system_prompts=2")
 @given(seed=st.integers(0, 99), turns=st.integers(1, 9), sigma=st.sampled_from([0.0, 0.7]))
 def test_a_prompt_begins_with_all_that_was_said_before(seed: int, turns: int, sigma: float) -> None:
     words = (f"seed={seed}", f"workload.turns={turns}", f"workload.turns_sigma={sigma}")
-    found = build(experiment(*SYNTHETIC, *words, *DRY))
-    known = by_id(found)
-    for one in found:
+    result = build(experiment(*SYNTHETIC, *words, *DRY))
+    known = by_id(result)
+    for one in result:
         assert len(outputs(one)) == one.output_tokens
         assert bool(one.turn) == bool(one.after) == (one.arrival_s is None)
         for name in one.after:
@@ -79,8 +79,8 @@ def test_a_prompt_begins_with_all_that_was_said_before(seed: int, turns: int, si
 
 
 def test_conversations_share_their_system_prompt_and_nothing_else() -> None:
-    found = build(experiment(*SYNTHETIC, "workload.system_tokens=50", *DRY))
-    first = [one for one in found if one.turn == 0]
+    result = build(experiment(*SYNTHETIC, "workload.system_tokens=50", *DRY))
+    first = [one for one in result if one.turn == 0]
     for one in first:
         for other in first:
             if other is one:
@@ -110,16 +110,16 @@ def test_one_length_changed_leaves_the_others() -> None:
 def test_a_turn_that_is_too_long_is_left_out_with_later_turns() -> None:
     words = (*SYNTHETIC, "workload.turns=9", "workload.turns_sigma=0")
     whole = build(experiment(*words, *DRY))
-    found = build(experiment(*words, "workload.max_tokens=300", *DRY))
+    result = build(experiment(*words, "workload.max_tokens=300", *DRY))
     short = [one for one in whole if len(one.prompt_token_ids) + one.output_tokens <= 300]
-    assert 0 < len(found) < len(whole)
-    assert [(o.conversation, o.turn) for o in found] == [(o.conversation, o.turn) for o in short]
+    assert 0 < len(result) < len(whole)
+    assert [(o.conversation, o.turn) for o in result] == [(o.conversation, o.turn) for o in short]
 
 
 def test_conversations_arrive_and_not_their_turns() -> None:
     words = ("workload.arrival=poisson", "workload.rate_per_s=2")
-    found = build(experiment(*SYNTHETIC, *words, *DRY))
-    arrivals = [one.arrival_s for one in found if one.arrival_s is not None]
+    result = build(experiment(*SYNTHETIC, *words, *DRY))
+    arrivals = [one.arrival_s for one in result if one.arrival_s is not None]
     assert len(arrivals) == 8
     assert arrivals == sorted(arrivals)
 
@@ -163,10 +163,10 @@ def shares_as_published(found: list[Request], ids: list[list[int]], block: int) 
 def test_requests_of_mooncake_share_the_blocks_of_equal_ids(block: int | None) -> None:
     path = Path("config/traces/mooncake_conversation_40.jsonl").absolute()
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    found = mooncake(path, *([f"workload.block_tokens={block}"] if block else []))
+    result = mooncake(path, *([f"workload.block_tokens={block}"] if block else []))
     size = block or 512
-    shares_as_published(found, [row["hash_ids"] for row in rows], size)
-    for one, published in zip(found, rows, strict=True):
+    shares_as_published(result, [row["hash_ids"] for row in rows], size)
+    for one, published in zip(result, rows, strict=True):
         assert len(one.prompt_token_ids) == -(-published["input_length"] * size // 512)
         assert one.arrival_s == published["timestamp"] / 1000
         assert (one.output_token_ids, one.turn) == (None, None)
@@ -180,21 +180,21 @@ def published_turns(conversation: dict[str, Any]) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("block", [None, 8])
 def test_agents_share_the_blocks_of_equal_ids_of_their_conversation(block: int | None) -> None:
     path = Path("config/traces/agents_6.jsonl").absolute()
-    found = agents(path, *([f"workload.block_tokens={block}"] if block else []))
+    result = agents(path, *([f"workload.block_tokens={block}"] if block else []))
     size = block or 64
     ids, lengths = [], []
     for number, line in enumerate(path.read_text().splitlines()):
         for turn in published_turns(json.loads(line)):
             ids.append([number * 10**9 + i for i in turn["hash_ids"]])
             lengths.append((turn["in"] * size // 64, -(-turn["out"] * size // 64)))
-    assert [(len(o.prompt_token_ids), o.output_tokens) for o in found] == lengths
-    shares_as_published(found, ids, size)
+    assert [(len(o.prompt_token_ids), o.output_tokens) for o in result] == lengths
+    shares_as_published(result, ids, size)
 
 
 def test_the_tokens_of_a_turn_are_those_of_the_next_prompt() -> None:
-    found = agents(Path("config/traces/agents_6.jsonl").absolute())
-    known, told = by_id(found), 0
-    for one in found:
+    result = agents(Path("config/traces/agents_6.jsonl").absolute())
+    known, told = by_id(result), 0
+    for one in result:
         for before in (known[name] for name in one.after):
             if before.conversation != one.conversation:
                 continue
@@ -228,8 +228,8 @@ def test_sub_agents_follow_their_parent_which_awaits_them(write) -> None:
             turn(140, [1, 2], think=3),
         )
     )
-    found = agents(path, "workload.max_think_s=2.5", "workload.time_scale=2")
-    assert [(o.conversation, o.turn, o.after, o.think_s) for o in found] == [
+    result = agents(path, "workload.max_think_s=2.5", "workload.time_scale=2")
+    assert [(o.conversation, o.turn, o.after, o.think_s) for o in result] == [
         ("c", 0, (), 0),
         ("c/a", 0, ("0",), 0),
         ("c/a", 1, ("1",), 4),
@@ -257,8 +257,8 @@ def test_conversations_without_a_turn_that_fits_do_not_count(write) -> None:
         conversation(turn(70, [1]), turn(700, [*range(10)]), turn(80, [1])),
         conversation(turn(70, [1])),
     )
-    found = agents(path, "workload.max_tokens=100", "workload.num_conversations=2")
-    assert [len(one.prompt_token_ids) for one in found] == [70, 70]
+    result = agents(path, "workload.max_tokens=100", "workload.num_conversations=2")
+    assert [len(one.prompt_token_ids) for one in result] == [70, 70]
 
 
 def test_files_may_be_packed(write) -> None:

@@ -81,8 +81,8 @@ def test_a_longer_prompt_goes_on_where_a_shorter_one_ends() -> None:
 
 
 def test_token_ids_are_plain_and_of_the_whole_vocabulary() -> None:
-    found = build(experiment("workload.num_requests=200", "workload.prompt_tokens=500"))
-    ids = np.concatenate([r.prompt_token_ids for r in found])
+    result = build(experiment("workload.num_requests=200", "workload.prompt_tokens=500"))
+    ids = np.concatenate([r.prompt_token_ids for r in result])
     assert ids.dtype == np.int32
     counts = np.bincount(ids, minlength=1024)
     assert counts[:3].sum() == 0, "ids that pad, begin or end a text"
@@ -93,8 +93,8 @@ def test_token_ids_are_plain_and_of_the_whole_vocabulary() -> None:
 
 
 def test_no_two_prompts_begin_alike() -> None:
-    found = build(experiment("workload.num_requests=100"))
-    assert len({tuple(r.prompt_token_ids[:8]) for r in found}) == 100
+    result = build(experiment("workload.num_requests=100"))
+    assert len({tuple(r.prompt_token_ids[:8]) for r in result}) == 100
 
 
 def test_all_at_once_is_time_zero() -> None:
@@ -122,38 +122,38 @@ def test_twice_the_rate_is_half_the_time() -> None:
 
 
 def test_requests_are_numbered_from_zero_in_order_of_arrival() -> None:
-    found = build(experiment(*POISSON))
-    assert [r.request_id for r in found] == [str(i) for i in range(16)]
-    arrivals = [r.arrival_s or 0 for r in found]
+    result = build(experiment(*POISSON))
+    assert [r.request_id for r in result] == [str(i) for i in range(16)]
+    arrivals = [r.arrival_s or 0 for r in result]
     assert arrivals == sorted(arrivals)
 
 
 def test_the_frame_is_the_workload_table(tmp_path: Path) -> None:
-    found = build(experiment("workload=zipf", *POISSON))
+    result = build(experiment("workload=zipf", *POISSON))
     path = tmp_path / "workload.parquet"
-    tables.write(tables.WORKLOAD, requests.to_frame(found), path)
+    tables.write(tables.WORKLOAD, requests.to_frame(result), path)
     frame = tables.read(tables.WORKLOAD, path)
-    assert list(frame.request_id) == [r.request_id for r in found]
-    assert list(frame.arrival_s) == [r.arrival_s for r in found]
-    assert list(zip(frame.prompt_tokens, frame.output_tokens, strict=True)) == lengths(found)
-    for row, request in zip(frame.prompt_token_ids, found, strict=True):
+    assert list(frame.request_id) == [r.request_id for r in result]
+    assert list(frame.arrival_s) == [r.arrival_s for r in result]
+    assert list(zip(frame.prompt_tokens, frame.output_tokens, strict=True)) == lengths(result)
+    for row, request in zip(frame.prompt_token_ids, result, strict=True):
         assert np.array_equal(row, request.prompt_token_ids)
 
 
 @pytest.mark.parametrize("workload", SYNTHETIC)
 def test_a_synthetic_workload_has_no_file(workload: str) -> None:
-    found = experiment(f"workload={workload}")
-    assert found.workload.facts() == {"workload": workload}
-    requests.check(found)
+    result = experiment(f"workload={workload}")
+    assert result.workload.facts() == {"workload": workload}
+    requests.check(result)
 
 
 @given(total=st.integers(2, 10**6), ratio=st.floats(1e-3, 1e6))
 def test_a_split_keeps_the_total_and_gives_both_sides_something(total: int, ratio: float) -> None:
-    found = split_total(total, ratio)
-    assert found.total == total
-    assert min(found.prompt, found.output) >= 1
-    if 1 < found.output < total - 1:
-        assert found.output - 1 < total / (1 + ratio) <= found.output
+    result = split_total(total, ratio)
+    assert result.total == total
+    assert min(result.prompt, result.output) >= 1
+    if 1 < result.output < total - 1:
+        assert result.output - 1 < total / (1 + ratio) <= result.output
 
 
 @cache
@@ -178,8 +178,8 @@ def test_drawn_lengths_keep_to_their_bounds(workload: str, bounds: list[int], se
 
 def test_uniform_reaches_both_bounds_alike() -> None:
     bounds = ["workload.min_tokens=2", "workload.max_tokens=5"]
-    found = build(experiment("workload=uniform", "workload.num_requests=4000", *bounds))
-    counts = np.bincount([p + o for p, o in lengths(found)])
+    result = build(experiment("workload=uniform", "workload.num_requests=4000", *bounds))
+    counts = np.bincount([p + o for p, o in lengths(result)])
     assert counts[:2].sum() == 0
     # 1,000 of each total, give or take 27.
     assert all(abs(count - 1000) < 5 * 27 for count in counts[2:])

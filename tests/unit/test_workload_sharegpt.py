@@ -46,8 +46,8 @@ def lengths(found: Experiment) -> list[tuple[int, int]]:
 
 
 def test_lengths_are_those_of_the_first_two_turns_of_what_fits(path: Path) -> None:
-    found = lengths(experiment(path, "workload.num_requests=10"))
-    assert sorted(found) == [(10 * n, 2 * n) for n in range(1, 11)]
+    result = lengths(experiment(path, "workload.num_requests=10"))
+    assert sorted(result) == [(10 * n, 2 * n) for n in range(1, 11)]
 
 
 def test_the_seed_orders_the_conversations(path: Path) -> None:
@@ -64,16 +64,16 @@ def test_fewer_requests_are_the_first_of_more(path: Path) -> None:
 
 
 def test_max_tokens_bounds_prompt_and_output_together(path: Path) -> None:
-    found = lengths(experiment(path, "workload.num_requests=5", "workload.max_tokens=60"))
-    assert sorted(found) == [(10, 2), (20, 4), (30, 6), (40, 8), (50, 10)]
+    result = lengths(experiment(path, "workload.num_requests=5", "workload.max_tokens=60"))
+    assert sorted(result) == [(10, 2), (20, 4), (30, 6), (40, 8), (50, 10)]
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_more_requests_than_fit_are_refused(path: Path, seed: int) -> None:
-    found = experiment(path, "workload.num_requests=11", f"seed={seed}")
+    result = experiment(path, "workload.num_requests=11", f"seed={seed}")
     for use in (requests.check, requests.build):
         with pytest.raises(BadInput) as error:
-            use(found)
+            use(result)
         assert "workload.num_requests is 11" in str(error.value)
         assert "holds 10 conversations of at most workload.max_tokens (1024)" in str(error.value)
 
@@ -101,8 +101,8 @@ def word_tokenizer(path: Path) -> Path:
 def test_a_tokenizer_counts_tokens(path: Path, tmp_path: Path) -> None:
     tokenizer = word_tokenizer(tmp_path / "tokenizer.json")
     words = [f"workload.tokenizer='{tokenizer}'", "workload.num_requests=10"]
-    found = lengths(experiment(path, *words))
-    assert sorted(found) == [(8 * n, n) for n in range(1, 11)]
+    result = lengths(experiment(path, *words))
+    assert sorted(result) == [(8 * n, n) for n in range(1, 11)]
 
 
 def test_a_file_that_is_no_tokenizer_is_refused(path: Path) -> None:

@@ -40,10 +40,10 @@ def written(path: Path, text: str) -> Path:
 def test_both_formats_give_lengths_and_times_from_the_first_request(
     name: str, text: str, tmp_path: Path
 ) -> None:
-    found = requests.build(experiment(written(tmp_path / name, text)))
-    assert [len(r.prompt_token_ids) for r in found] == [600, 10, 300]
-    assert [r.output_tokens for r in found] == [52, 26, 1]
-    assert [r.arrival_s for r in found] == [0.0, 3.0, 3.5]
+    result = requests.build(experiment(written(tmp_path / name, text)))
+    assert [len(r.prompt_token_ids) for r in result] == [600, 10, 300]
+    assert [r.output_tokens for r in result] == [52, 26, 1]
+    assert [r.arrival_s for r in result] == [0.0, 3.0, 3.5]
 
 
 def test_num_requests_takes_the_first(tmp_path: Path) -> None:
@@ -55,8 +55,8 @@ def test_num_requests_takes_the_first(tmp_path: Path) -> None:
 
 def test_times_may_be_ignored_or_absent(tmp_path: Path) -> None:
     path = written(tmp_path / "t.csv", "prompt_tokens,output_tokens\n5,6\n7,8\n")
-    found = requests.build(experiment(path, "workload.arrival=all_at_once"))
-    assert [r.arrival_s for r in found] == [0.0, 0.0]
+    result = requests.build(experiment(path, "workload.arrival=all_at_once"))
+    assert [r.arrival_s for r in result] == [0.0, 0.0]
     with pytest.raises(BadInput, match=r"not every request of .* has a time"):
         requests.check(experiment(path))
 
@@ -233,8 +233,8 @@ def test_times_that_may_be_seconds_are_refused_until_their_unit_is_said(
     assert said in sentence
     assert "workload.time_unit=ms or workload.time_unit=s" in sentence
     for unit, per_second in (("s", 1), ("ms", 1000)):
-        found = arrivals(workload, path, f"workload.time_unit={unit}")
-        assert found == pytest.approx([(time - times[0]) / per_second for time in times])
+        result = arrivals(workload, path, f"workload.time_unit={unit}")
+        assert result == pytest.approx([(time - times[0]) / per_second for time in times])
 
 
 @both

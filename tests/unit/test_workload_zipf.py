@@ -61,10 +61,10 @@ def test_the_published_lists_of_10() -> None:
 def test_the_published_lists_of_128(
     low: int, high: int, prompts: int, outputs: int, last: tuple[int, int]
 ) -> None:
-    found = published(low, high, 128, 0.5)
-    assert sum(item.prompt for item in found) == prompts
-    assert sum(item.output for item in found) == outputs
-    assert pairs(found)[-1] == last
+    result = published(low, high, 128, 0.5)
+    assert sum(item.prompt for item in result) == prompts
+    assert sum(item.output for item in result) == outputs
+    assert pairs(result)[-1] == last
 
 
 @example(draws=[0.5, float(np.nextafter(1, 0))], items=3000, theta=0.99)

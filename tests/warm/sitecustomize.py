@@ -22,8 +22,8 @@ def stand_in(words: list[str]) -> None:
     here = os.path.dirname(__file__)
     with open(os.path.join(here, "fits.json"), encoding="utf-8") as file:
         fits = json.load(file)
-    found = find_spec("kvscope")
-    if not found or os.path.realpath(found.origin or "") != fits["kvscope"]:
+    result = find_spec("kvscope")
+    if not result or os.path.realpath(result.origin or "") != fits["kvscope"]:
         return
     free = set(fits["free"])
     own, warm = (

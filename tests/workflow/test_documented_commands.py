@@ -209,17 +209,17 @@ def printed_in(document: str, text: str) -> Iterator[Printed]:
         if line.lstrip().startswith("```"):
             fence = None if fence is not None else line.strip().removeprefix("```")
             continue
-        found, inline = [], False
+        result, inline = [], False
         if fence in ("bash", "sh", "console", "shell") or (fence is None and line[:4] == "    "):
             while line.endswith("\\"):
                 line = line[:-1].rstrip() + " " + next(lines)[1].strip()
-            found = [re.sub(r"(^|\s+)#\s.*", "", line).strip().removeprefix("$ ")]
+            result = [re.sub(r"(^|\s+)#\s.*", "", line).strip().removeprefix("$ ")]
         elif fence is None:
             inline = True
             while line.count("`") % 2:  # inline code that goes on in the next line
                 line += " " + next(lines)[1].strip()
-            found = [span for span in re.findall(r"`([^`]+)`", line) if is_inline_command(span)]
-        for command in filter(None, found):
+            result = [span for span in re.findall(r"`([^`]+)`", line) if is_inline_command(span)]
+        for command in filter(None, result):
             printed = Printed(document, number, command, inline)
             if fence or is_program(printed.program):
                 yield printed
@@ -255,8 +255,8 @@ def excepted(pattern: str, printed: Printed) -> re.Match[str] | None:
 def to_run(printed: Printed) -> str | None:
     """Command that is run for a printed one; None to skip it. Fails if that is not settled."""
     for pattern, instead, _ in INSTEAD:
-        if found := excepted(pattern, printed):
-            return None if instead is None else found.expand(instead)
+        if result := excepted(pattern, printed):
+            return None if instead is None else result.expand(instead)
     if "…" in printed.command or Path(printed.program).name not in (*RUN, ""):
         pytest.fail(f"{printed}: no row of INSTEAD says what to do with it")
     if printed.inline and re.fullmatch(r"kvscope \w+", printed.command):
@@ -302,8 +302,8 @@ def _keys_of(config: Path, workload: str) -> set[str]:
     """The keys of a workload's option file and of those that it is made of."""
     option = yaml.safe_load((config / "workload" / f"{workload}.yaml").read_text(encoding="utf-8"))
     bases = [name for name in option.get("defaults", []) if name != "_self_"]
-    found = {f"workload.{key}" for key in option}
-    return found.union(*(_keys_of(config, name) for name in bases))
+    results = {f"workload.{key}" for key in option}
+    return results.union(*(_keys_of(config, name) for name in bases))
 
 
 def shrink(config: Path) -> None:

@@ -92,8 +92,8 @@ class Checkout:
 
     def runs(self) -> dict[str, int]:
         """When each run that is there was finished."""
-        found = (self.path / "results" / "experiments").glob("*/run.json")
-        return {file.parent.name: file.stat().st_mtime_ns for file in found}
+        paths = (self.path / "results" / "experiments").glob("*/run.json")
+        return {file.parent.name: file.stat().st_mtime_ns for file in paths}
 
     def page(self, study: str = "two") -> Path:
         return self.path / "results" / "studies" / study / "report.html"
@@ -119,8 +119,8 @@ class Checkout:
 
     def measurements(self) -> dict[str, str]:
         """Identity of each finished run's measurement: the SHA-256 of its run.json."""
-        found = (self.path / "results" / "experiments").glob("*/run.json")
-        return {file.parent.name: sha256_of(file) for file in found}
+        paths = (self.path / "results" / "experiments").glob("*/run.json")
+        return {file.parent.name: sha256_of(file) for file in paths}
 
     def ids(self, study: str = "two") -> list[str]:
         """Present experiments of a study; files may be left of earlier ones."""
@@ -214,11 +214,11 @@ def test_a_killed_workflow_resumes_where_it_was(finished, tmp_path):
 
 def repeats_so_far(checkout: Checkout) -> dict[str, list[dict[str, Any]]]:
     """The repeats of the measurements under way, by experiment."""
-    found = {}
+    result = {}
     for file in checkout.path.glob("results/experiments/*/attempt/session.json"):
         with suppress(BadInput):  # it has ended meanwhile
-            found[file.parents[1].name] = read_json(file)["clock"]["repeats"]
-    return {name: repeats for name, repeats in found.items() if repeats}
+            result[file.parents[1].name] = read_json(file)["clock"]["repeats"]
+    return {name: repeats for name, repeats in result.items() if repeats}
 
 
 # A policy of another package, which fails as long as a file says so.

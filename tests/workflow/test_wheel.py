@@ -252,9 +252,9 @@ def page(installation: Installation, *words: str) -> str:
 @pytest.mark.parametrize("device", ["cpu", "dry"])
 def test_a_run_becomes_a_page(installed: Installation, require: Any, device: str) -> None:
     require("vLLM", find_spec("vllm") is not None, "run `make env`")
-    found = page(installed, *COLD, f"device={device}")
-    assert "<script>" in found
-    assert "<style>" in found
+    result = page(installed, *COLD, f"device={device}")
+    assert "<script>" in result
+    assert "<style>" in result
 
 
 @pytest.mark.parametrize(
@@ -276,5 +276,5 @@ def test_a_run_of_a_package_becomes_a_page_with_its_figures(
     extended: Installation, require: Any
 ) -> None:
     require("vLLM", find_spec("vllm") is not None, "run `make env`")
-    found = page(extended, "device=offload_modeled", "model=opt-6.7b", *TINY)
-    assert "Pipeline of a decoding pass" in found
+    result = page(extended, "device=offload_modeled", "model=opt-6.7b", *TINY)
+    assert "Pipeline of a decoding pass" in result

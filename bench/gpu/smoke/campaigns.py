@@ -103,8 +103,8 @@ def judge(row: dict[str, Any], until: float) -> None:
     if code == 0:
         row |= json.loads(verdict.read_text(encoding="utf-8"))
     else:
-        said = log.read_text(encoding="utf-8").splitlines() or ["it said nothing"]
-        row["faults"].append(f"it cannot be judged: {said[-1]}")
+        output = log.read_text(encoding="utf-8").splitlines() or ["it said nothing"]
+        row["faults"].append(f"it cannot be judged: {output[-1]}")
     row["outcome"] = FAILED if row["faults"] else PASSED
 
 

@@ -90,8 +90,8 @@ def timed(call: Callable[[], object]) -> dict[str, float]:
 def faults(row: dict[str, Any]) -> list[str]:
     """Complaints about a kind of copies."""
     name = f"{row['memory']}, {row['copies']}"
-    found = [] if row["bytes_kept"] else [f"{name}: bytes on the host differ"]
-    found += [] if row["bytes_back"] else [f"{name}: bytes that came back differ"]
+    result = [] if row["bytes_kept"] else [f"{name}: bytes on the host differ"]
+    result += [] if row["bytes_back"] else [f"{name}: bytes that came back differ"]
     if row["asked_pinned"] != (row["memory"] == "pinned"):
-        found.append(f"{name}: asked for {'pinned' if row['asked_pinned'] else 'pageable'} memory")
-    return found
+        result.append(f"{name}: asked for {'pinned' if row['asked_pinned'] else 'pageable'} memory")
+    return result

@@ -20,7 +20,7 @@ PROGRAMS = ("cc", "nvcc", "nsys", "ncu")
 
 def main(seconds: float) -> list[str]:
     """Store the facts; what cannot be found out is a fault."""
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "python": platform.python_version(),
         "kernel": platform.release(),
         "cores": os.cpu_count(),
@@ -30,16 +30,16 @@ def main(seconds: float) -> list[str]:
         "memory": told("free", "-g"),
     }
     needed = ("torch", "triton", "vllm", "kvscope")
-    faults = [f"{name} is not installed" for name in needed if not found["versions"][name]]
+    faults = [f"{name} is not installed" for name in needed if not result["versions"][name]]
     for ask in (gpu, of_torch):
-        store("facts", found)
+        store("facts", result)
         try:
-            found |= ask()
+            result |= ask()
         except Exception as error:
             traceback.print_exc()
             faults.append(sentence(error))
-    store("facts", found)
-    print(found)
+    store("facts", result)
+    print(result)
     return faults
 
 

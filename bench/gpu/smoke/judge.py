@@ -26,11 +26,11 @@ GIB = 2**30
 def main(directory: Path, verdict: Path) -> None:
     """Judge the run in a directory; the verdict is JSON."""
     make_tables(directory)
-    found, measured = inspect_run(directory), numbers(directory)
-    faults, source = list(found.complaints), REHEARSED_TIMES if REHEARSED else MEASURED
+    result, measured = inspect_run(directory), numbers(directory)
+    faults, source = list(result.complaints), REHEARSED_TIMES if REHEARSED else MEASURED
     if measured["time_source"] != source:
         faults.append(f"its times are {measured['time_source']}, not {source}")
-    judged = {"faults": faults, "oracles": summary(found.verdicts)}
+    judged = {"faults": faults, "oracles": summary(result.verdicts)}
     verdict.write_text(json.dumps(judged | measured, default=float), encoding="utf-8")
 
 
@@ -43,7 +43,7 @@ def table(directory: Path, name: str) -> pd.DataFrame:
 def numbers(directory: Path) -> dict[str, Any]:
     """Numbers of the run for the report."""
     run, transfers = read_run(directory), table(directory, "transfers")
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "time_source": run["time_source"],
         "vllm": run["versions"]["vllm"],
         "start_engine_s": run["timings_s"]["start_engine"],
@@ -56,10 +56,10 @@ def numbers(directory: Path) -> dict[str, Any]:
         "tokens": table(directory, "requests").set_index("request_id")["output_sha256"].to_dict(),
     }
     for direction, part in transfers.groupby("direction"):
-        found[f"{direction}_gib_per_s"] = part["bytes"].sum() / part["copy_s"].sum() / GIB
+        result[f"{direction}_gib_per_s"] = part["bytes"].sum() / part["copy_s"].sum() / GIB
     if run.get(TRACING):
-        found["kv_events"] = len(table(directory, "kv_events"))
-    return found
+        result["kv_events"] = len(table(directory, "kv_events"))
+    return result
 
 
 if __name__ == "__main__":

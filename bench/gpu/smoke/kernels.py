@@ -37,15 +37,15 @@ def cases() -> dict[str, Case]:
     """The cases of the tests, also in bfloat16, and of Llama-2-7B's sizes."""
     if REHEARSED:
         return {name: CASES[name] for name in IN_SMALL}
-    found = dict(CASES)
-    found |= {f"{name}, bfloat16": replace(case, dtype="bfloat16") for name, case in CASES.items()}
+    result = dict(CASES)
+    result |= {f"{name}, bfloat16": replace(case, dtype="bfloat16") for name, case in CASES.items()}
     large = Case((900, 33, 512), (1, 1, 1), 32, 32, 128, processors=132)
     mixed = replace(large, context=(700, 0, 40), queries=(1, 200, 64))
     for dtype in ("float16", "bfloat16"):
-        found[f"7B, decode, {dtype}"] = replace(large, dtype=dtype)
-        found[f"7B, mixed, {dtype}"] = replace(mixed, dtype=dtype)
-    found["7B, blocks of 128"] = replace(mixed, dtype="float16", block_size=128, capacity=400_000)
-    return found
+        result[f"7B, decode, {dtype}"] = replace(large, dtype=dtype)
+        result[f"7B, mixed, {dtype}"] = replace(mixed, dtype=dtype)
+    result["7B, blocks of 128"] = replace(mixed, dtype="float16", block_size=128, capacity=400_000)
+    return result
 
 
 def judged(case: Case) -> dict[str, Any]:
@@ -84,9 +84,9 @@ def due(case: Case, outcome: Outcome, taken: np.ndarray) -> bool:
     """Whether exactly the events are there that the contract demands, with layer and block."""
     events = outcome.events[taken]
     blocks = outcome.table[events["row"], events["block_position"]]
-    found = Counter(events[DESCRIBED].tolist())
+    result = Counter(events[DESCRIBED].tolist())
     return bool(
-        found == case.writes() + case.reads()
+        result == case.writes() + case.reads()
         and (events["layer"] == LAYER).all()
         and (events["block"] == blocks).all()
     )

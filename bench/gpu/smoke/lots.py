@@ -57,12 +57,12 @@ class Run:
     @cached_property
     def experiment(self) -> Experiment:
         """The experiment, in small if it is rehearsed."""
-        found = dict(word.split("=", 1) for word in self.settings)
+        result = dict(word.split("=", 1) for word in self.settings)
         if REHEARSED:
             ample = AMPLE in self.settings
-            found |= IN_SMALL | {key: SMALLER[key] for key in SMALLER.keys() & found.keys()}
-            found |= {"cache.blocks": SMALL_AMPLE} if ample else {}
-        words = [f"{key}={value}" for key, value in found.items()]
+            result |= IN_SMALL | {key: SMALLER[key] for key in SMALLER.keys() & result.keys()}
+            result |= {"cache.blocks": SMALL_AMPLE} if ample else {}
+        words = [f"{key}={value}" for key, value in result.items()]
         return expand(None, words, ROOT / "config").experiments[0].experiment
 
 

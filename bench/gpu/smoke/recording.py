@@ -22,19 +22,19 @@ SMALL_HEADS = {"heads": 2, "head_size": 32} if REHEARSED else {}
 def main(seconds: float) -> list[str]:
     """Measure every size; a fault is a wrong output or event, however fast."""
     rows: list[dict[str, Any]] = []
-    found: list[str] = []
+    result: list[str] = []
     for requests, tokens, new in IN_SMALL if REHEARSED else SIZES:
         start = time.perf_counter()
         try:
             row = compared(Workload(requests, tokens, new, torch.device(DEVICE), **SMALL_HEADS))
-            found += errors(row)
+            result += errors(row)
         except Exception as error:
             traceback.print_exc()
             row = {"requests": requests, "tokens": tokens, "queries": new}
             row["error"] = sentence(error)
-            found.append(f"{requests} × {tokens} tokens, {new} queries: {row['error']}")
+            result.append(f"{requests} × {tokens} tokens, {new} queries: {row['error']}")
         rows.append(row | {"took_s": time.perf_counter() - start})
         store("recording", rows)
         print(rows[-1], flush=True)
         torch.cuda.empty_cache()
-    return found
+    return result

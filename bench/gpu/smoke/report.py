@@ -28,13 +28,13 @@ REHEARSAL = "This was a rehearsal without a GPU: counts and bytes are a GPU's, t
 
 def main(out: Path) -> int:
     """Write the results; 1 if something failed."""
-    found = results()
-    (out / "report.json").write_text(json.dumps(found, indent=1, default=str) + "\n")
-    text = "\n".join(lines(found)) + "\n"
+    result = results()
+    (out / "report.json").write_text(json.dumps(result, indent=1, default=str) + "\n")
+    text = "\n".join(lines(result)) + "\n"
     (out / "report.txt").write_text(text, encoding="utf-8")
     keep_runs(out / "runs.tar.xz")
     print(text, end="")
-    return int(found["failed"])
+    return int(result["failed"])
 
 
 def results() -> dict[str, Any]:
@@ -45,13 +45,13 @@ def results() -> dict[str, Any]:
     lost = [name for name in ("imports", *asked) if name not in done]
     for name in lost:
         steps.append({"step": name, "outcome": FAILED, "seconds": 0.0, "faults": ["did not end"]})
-    found = {name: stored(name) for name in ("imports", *LIMITS_S)}
+    result = {name: stored(name) for name in ("imports", *LIMITS_S)}
     return {
         "failed": any(step["outcome"] == FAILED for step in steps),
         "rehearsed": REHEARSED,
-        "provenance": provenance(found["facts"] or {}),
+        "provenance": provenance(result["facts"] or {}),
         "steps": steps,
-        **found,
+        **result,
     }
 
 

@@ -52,10 +52,10 @@ def main(seconds: float) -> list[str]:
         if code:
             last = (log.read_text(encoding="utf-8").splitlines() or ["it said nothing"])[-1]
             return [*faults, f"kvscope {word}: exit {code}: {last}"]
-    found = numbers()
-    store("server", found)
-    if (found["requests"], found["output_tokens"]) != (len(made), sum(made)):
-        faults.append(f"recorded {found['requests']} requests, {found['output_tokens']} tokens")
+    result = numbers()
+    store("server", result)
+    if (result["requests"], result["output_tokens"]) != (len(made), sum(made)):
+        faults.append(f"recorded {result['requests']} requests, {result['output_tokens']} tokens")
     return faults
 
 

@@ -20,16 +20,16 @@ def main(seconds: float) -> list[str]:
     """Run the workflow in a directory that has the checkout's files, and results of its own."""
     prepare(DIRECTORY, ROOT)
     code = python([*WORDS], WORK / "snakemake.log", seconds - MARGIN_S, DIRECTORY)
-    found = numbers()
-    store("study", found)
+    result = numbers()
+    store("study", result)
     faults = [f"snakemake ended with {code}"] if code else []
     faults += ["snakemake was ended at its limit"] if code is None else []
-    faults += [] if found["page"] else ["there is no page"]
-    if found["valid"] != found["experiments"] or not found["experiments"]:
-        faults.append(f"{found['valid']} of {found['experiments']} experiments are valid")
+    faults += [] if result["page"] else ["there is no page"]
+    if result["valid"] != result["experiments"] or not result["experiments"]:
+        faults.append(f"{result['valid']} of {result['experiments']} experiments are valid")
     expected = [REHEARSED_TIMES if REHEARSED else MEASURED]
-    if found["experiments"] and found["time_source"] != expected:
-        faults.append(f"its times are {found['time_source']}, not {expected}")
+    if result["experiments"] and result["time_source"] != expected:
+        faults.append(f"its times are {result['time_source']}, not {expected}")
     return faults
 
 
@@ -37,9 +37,9 @@ def numbers() -> dict[str, Any]:
     """Numbers of the workflow's experiments and of valid ones, and whether there is a page."""
     studies = DIRECTORY / "results" / "studies"
     pages = [*studies.glob("*/report.html")]
-    found: dict[str, Any] = {"study": STUDY, "page": len(pages) == 1, "experiments": 0, "valid": 0}
+    result: dict[str, Any] = {"study": STUDY, "page": len(pages) == 1, "experiments": 0, "valid": 0}
     for path in studies.glob("*/metrics.parquet"):
         rows = pd.read_parquet(path).groupby("experiment_id")["valid"].all()
-        found |= {"experiments": len(rows), "valid": int(rows.sum())}
-        found["time_source"] = sorted(set(pd.read_parquet(path)["time_source"]))
-    return found
+        result |= {"experiments": len(rows), "valid": int(rows.sum())}
+        result["time_source"] = sorted(set(pd.read_parquet(path)["time_source"]))
+    return result

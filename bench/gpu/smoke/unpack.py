@@ -32,14 +32,14 @@ def unpack(wheel: Path, site: Path) -> str:
 def describe(project: Path, site: Path) -> None:
     """The metadata and entry points of a checkout's pyproject.toml."""
     text = (project / "pyproject.toml").read_text(encoding="utf-8")
-    found = tomllib.loads(text)["project"]
-    name, version = found["name"], found["version"]
+    result = tomllib.loads(text)["project"]
+    name, version = result["name"], result["version"]
     info = site / f"{name.replace('-', '_')}-{version}.dist-info"
     info.mkdir(exist_ok=True)
     described = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     (info / "METADATA").write_text(described, encoding="utf-8")
     lines: list[str] = []
-    groups = found.get("entry-points", {}) | {COMMANDS: found.get("scripts", {})}
+    groups = result.get("entry-points", {}) | {COMMANDS: result.get("scripts", {})}
     for group, entries in groups.items():
         lines += [f"[{group}]", *(f"{key} = {value}" for key, value in entries.items()), ""]
     (info / "entry_points.txt").write_text("\n".join(lines), encoding="utf-8")

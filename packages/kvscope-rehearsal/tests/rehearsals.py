@@ -98,5 +98,5 @@ def outcomes_of(script: Path, node: Path, require: Require) -> dict[str, str | N
         text=True,
         check=True,
     )
-    found: dict[str, str | None] = json.loads(done.stdout)
-    return found
+    result: dict[str, str | None] = json.loads(done.stdout)
+    return result

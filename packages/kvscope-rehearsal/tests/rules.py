@@ -317,8 +317,8 @@ def outcome(function: Callable[[], None]) -> str | None:
     with os.fdopen(reading, "rb") as file:
         text = file.read()
     os.waitpid(pid, 0)
-    found: str | None = json.loads(text) if text else "it was killed"
-    return found
+    result: str | None = json.loads(text) if text else "it was killed"
+    return result
 
 
 if __name__ == "__main__":

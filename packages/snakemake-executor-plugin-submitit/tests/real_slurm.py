@@ -180,20 +180,20 @@ class Slurm:
         """Processes of a node's jobs: all of the machine's processes but slurmd."""
         with suppress(psutil.Error):
             (daemon,) = self.machines[node].children()[:1] or [None]
-            found = self.machines[node].children(recursive=True)
-            return [p for p in found if p != daemon and is_alive(p)]
+            result = self.machines[node].children(recursive=True)
+            return [p for p in result if p != daemon and is_alive(p)]
         return []
 
     def find(self, *words: str) -> list[psutil.Process]:
         """The processes of jobs, on all nodes, whose command lines have these words."""
-        found = []
+        results = []
         for node in self.machines.keys() & self.nodes:
             for process in self.processes(node):
                 with suppress(psutil.Error):
                     line = " ".join(process.cmdline())
                     if all(word in line for word in words):
-                        found.append(process)
-        return found
+                        results.append(process)
+        return results
 
     # ------------------------------------------------------------------ commands
 

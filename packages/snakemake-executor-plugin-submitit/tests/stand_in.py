@@ -99,8 +99,8 @@ class StandIn(Scheduler):
             job.directory.write_start(member.key, Start("n1", "0", (), 1.0, attempt))
             if state := (states or {}).get(member.key, State.OK):
                 code = 0 if state == State.OK else 1
-                found = Result(state, code, "n1", "0", (), 1.0, 2.0, attempt, f"was {state}")
-                job.directory.write_result(member.key, found)
+                result = Result(state, code, "n1", "0", (), 1.0, 2.0, attempt, f"was {state}")
+                job.directory.write_result(member.key, result)
 
     def end(self, job_id: str, ending: Ending = Ending.DONE, words: str = "completed") -> None:
         """End a job."""

@@ -284,10 +284,10 @@ def test_a_queue_that_stays_full_is_tried_less_and_less_often(campaign, monkeypa
 def test_members_of_a_full_queue_go_to_another(tmp_path):
     """A queue may be full of other users' jobs, or of jobs that were submitted elsewhere."""
     site = dataclasses.replace(SITE, queues=(Queue("q", 1, 4), Queue("other", 1, 4)))
-    found = planner.plan(members(6), site, SETTINGS, full={"q"})
-    assert {pack.queue for pack in found.packs} == {"other"}
-    found = planner.plan(members(6), site, SETTINGS, full={"q", "other"})
-    assert set(found.waiting.values()) == {"waits for queue q, which is full"}
+    result = planner.plan(members(6), site, SETTINGS, full={"q"})
+    assert {pack.queue for pack in result.packs} == {"other"}
+    result = planner.plan(members(6), site, SETTINGS, full={"q", "other"})
+    assert set(result.waiting.values()) == {"waits for queue q, which is full"}
 
 
 def test_a_queues_number_of_jobs_is_kept(tmp_path):
@@ -342,11 +342,11 @@ def test_members_of_a_job_that_waits_again_are_queued(campaign):
     campaign.system.jobs[job].status = JobStatus(Phase.QUEUED, words="BeginTime")
     for restart in (False, True):  # whoever looks, and without anybody who looks
         campaign.cycle()
-        found = overview(campaign.root)
-        assert states(found) == ["ok", *["queued"] * 5]
-        assert {(m.host, m.busy_s(1e9)) for m in list(found.members.values())[1:]} == {("", 0.0)}
-        assert found.left_s is None, "it waits for nodes"
-        assert found.packs[0].end_s is not None, "no node is used"
+        result = overview(campaign.root)
+        assert states(result) == ["ok", *["queued"] * 5]
+        assert {(m.host, m.busy_s(1e9)) for m in list(result.members.values())[1:]} == {("", 0.0)}
+        assert result.left_s is None, "it waits for nodes"
+        assert result.packs[0].end_s is not None, "no node is used"
         if restart:
             campaign.restart()
     campaign.system.run(job, dict.fromkeys(["m1", "m2", "m3", "m4", "m5"]))

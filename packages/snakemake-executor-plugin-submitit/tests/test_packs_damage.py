@@ -181,8 +181,8 @@ def test_a_members_end_waits_for_room(disk):
         process.wait(2.0)
     assert list(directory.keys()) == []  # neither a result nor a piece of one
     ballast.unlink()
-    _, said = process.communicate(timeout=60)
-    assert (process.returncode, said) == (0, "")
+    _, output = process.communicate(timeout=60)
+    assert (process.returncode, output) == (0, "")
     result = directory.result("m")
     assert result is not None
     assert result.state == State.OK

@@ -61,9 +61,9 @@ def start(tmp_path):
 
 def end(process, directory) -> Result:
     process.wait(LONG)
-    found = directory.result("m")
-    assert found is not None
-    return found
+    result = directory.result("m")
+    assert result is not None
+    return result
 
 
 def until(condition) -> None:
@@ -86,10 +86,10 @@ def alive(marker: str) -> list[int]:
     [("true", "ok", 0), ("exit 3", "failed", 3), ("kill -SEGV $$", "failed", -11)],
 )
 def test_how_a_command_ends_is_its_result(start, command, state, code):
-    found = end(*start(command))
-    assert (found.state, found.exit_code, found.attempt) == (state, code, 1)
-    assert found.host == os.uname().nodename
-    assert found.end_s >= found.start_s
+    result = end(*start(command))
+    assert (result.state, result.exit_code, result.attempt) == (state, code, 1)
+    assert result.host == os.uname().nodename
+    assert result.end_s >= result.start_s
 
 
 @pytest.mark.parametrize(
@@ -106,12 +106,12 @@ def test_how_a_command_ends_is_its_result(start, command, state, code):
 )
 def test_what_failed_says_why_in_its_last_line(start, command, logs, why):
     process, directory = start(command, logs=logs)
-    found = end(process, directory)
-    assert found.why.startswith(why) if why else found.why == ""
-    assert "\n" not in found.why
-    assert words(found).startswith(f"{found.state}: {found.reason} (on ")
+    result = end(process, directory)
+    assert result.why.startswith(why) if why else result.why == ""
+    assert "\n" not in result.why
+    assert words(result).startswith(f"{result.state}: {result.reason} (on ")
     status = overview_of(directory)
-    assert status.reason == found.why
+    assert status.reason == result.why
 
 
 def overview_of(directory):
@@ -134,28 +134,28 @@ def test_output_and_environment(start, tmp_path):
 
 
 def test_a_member_that_takes_too_long_is_ended(start):
-    found = end(*start("trap 'echo kept' TERM; sleep 50 & wait", timeout_s=0.5))
-    assert (found.state, found.reason) == ("timeout", "took more than 0 s")
+    result = end(*start("trap 'echo kept' TERM; sleep 50 & wait", timeout_s=0.5))
+    assert (result.state, result.reason) == ("timeout", "took more than 0 s")
 
 
 def test_a_member_that_ignores_term_is_killed(start, monkeypatch):
     process, directory = start("trap '' TERM; while :; do sleep 0.1; done", timeout_s=0.5)
-    found = end(process, directory)
-    assert (found.state, found.exit_code) == ("timeout", -signal.SIGKILL)
+    result = end(process, directory)
+    assert (result.state, result.exit_code) == ("timeout", -signal.SIGKILL)
 
 
 def test_a_member_is_not_begun_with_too_little_time(start):
     process, directory = start("touch began", expected_s=100, left_s=90)
-    found = end(process, directory)
-    assert found.state == "deferred"
-    assert "s were left, 100 s are expected" in found.reason
+    result = end(process, directory)
+    assert result.state == "deferred"
+    assert "s were left, 100 s are expected" in result.reason
     assert directory.start("m") is None
     assert not (directory.path.parent / "began").exists()
 
 
 def test_a_member_whose_packs_time_is_over_runs_again(start):
-    found = end(*start("sleep 50", expected_s=-1000, left_s=6))
-    assert (found.state, found.reason) == ("killed", "its pack's time was over")
+    result = end(*start("sleep 50", expected_s=-1000, left_s=6))
+    assert (result.state, result.reason) == ("killed", "its pack's time was over")
 
 
 @pytest.mark.parametrize("how", ["stop", "attempt"])
@@ -164,8 +164,8 @@ def test_a_member_hears_that_its_pack_ends(start, how):
     until(lambda: directory.start("m"))
     if how == "stop":
         directory.stop(1, "preempted")
-        found = end(process, directory)
-        assert (found.state, found.reason) == ("killed", "preempted")
+        result = end(process, directory)
+        assert (result.state, result.reason) == ("killed", "preempted")
     else:
         directory.begin_attempt()
         process.wait(LONG)
@@ -177,8 +177,8 @@ def test_term_ends_a_member_and_says_so(start):
     until(lambda: directory.start("m"))
     time.sleep(0.3)
     process.terminate()
-    found = end(process, directory)
-    assert (found.state, found.reason) == ("killed", "its pack was ended")
+    result = end(process, directory)
+    assert (result.state, result.reason) == ("killed", "its pack was ended")
     assert (directory.path.parent / "kept").read_text() == "partial\n"
 
 
@@ -190,8 +190,8 @@ def test_a_member_that_dies_of_the_schedulers_signal_has_not_failed(start):
 
 
 def test_a_member_that_somebody_kills_has_failed(start):
-    found = end(*start("kill -KILL $$"))
-    assert (found.state, found.reason) == ("failed", "killed by SIGKILL")
+    result = end(*start("kill -KILL $$"))
+    assert (result.state, result.reason) == ("failed", "killed by SIGKILL")
 
 
 def test_a_member_dies_with_the_worker_that_started_it(start, tmp_path):
@@ -265,9 +265,9 @@ def test_a_member_sees_its_gpus_as_the_node_numbers_them(tmp_path, monkeypatch):
     pack = Pack("pack-1", "q", 1, 1, 1, 600, (member,))
     for gpu in ("", "3"):
         start = Start("node", gpu, (), 0.0, 1)
-        found = member_environment(PackDirectory(tmp_path), pack, member, start, "/tmp")
-        assert found["CUDA_VISIBLE_DEVICES"] == gpu
-        assert found["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+        result = member_environment(PackDirectory(tmp_path), pack, member, start, "/tmp")
+        assert result["CUDA_VISIBLE_DEVICES"] == gpu
+        assert result["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
 def test_uuids_are_those_of_the_members_gpus(tmp_path, monkeypatch):

@@ -135,9 +135,9 @@ def test_a_node_that_comes_back_and_kills_a_job_is_the_reason(tmp_path: Path) ->
     )
     attributes = {"job_state": "F", "Exit_status": "271", "comment": "Job run and failed"}
     place = {"server": "pbs01", "Output_Path": f"login01:{tmp_path}/"}
-    found = status_of(status.JobStatus("89", {**attributes, **place}))
-    assert found.ending is Ending.NODE_LOST
-    assert found.words.startswith("killed by PBS: node 1 (x1) requested job die, code 15009")
+    result = status_of(status.JobStatus("89", {**attributes, **place}))
+    assert result.ending is Ending.NODE_LOST
+    assert result.words.startswith("killed by PBS: node 1 (x1) requested job die, code 15009")
 
 
 # ------------------------------------------------------------------ a campaign with mishaps
@@ -183,8 +183,8 @@ class Watch:
     def jobs(self) -> list[str]:
         """The jobs of packs of which a member runs, in the order of their submission."""
         packs = [PackDirectory(path) for path in (self.root / "packs").glob("pack-*")]
-        found = [str(j["job_id"]) for p in packs if (j := p.job()) and [*p.keys(STARTED)]]
-        return sorted((job for job in found if self.state(job) == "R"), key=int)
+        results = [str(j["job_id"]) for p in packs if (j := p.job()) and [*p.keys(STARTED)]]
+        return sorted((job for job in results if self.state(job) == "R"), key=int)
 
     def state(self, job_id: str) -> str:
         return self.pbs.job(job_id)["job_state"]
@@ -201,16 +201,16 @@ class Watch:
     def runs(self) -> dict[str, list[tuple[str, str, float, float]]]:
         """The runs of each member: node, GPU, start and end, which is infinite for a run without
         an end."""
-        found: dict[str, list[tuple[str, str, float, float]]] = {}
+        result: dict[str, list[tuple[str, str, float, float]]] = {}
         for path in self.root.glob("m*"):
             for line in path.read_text().splitlines():
                 event, node, gpu, time_s = line.split()
-                runs = found.setdefault(path.name, [])
+                runs = result.setdefault(path.name, [])
                 if event == "start":
                     runs.append((node, gpu, float(time_s), math.inf))
                 else:
                     runs[-1] = (*runs[-1][:3], float(time_s))
-        return found
+        return result
 
 
 def test_every_member_of_a_campaign_with_mishaps_ends_once_and_with_its_reason(

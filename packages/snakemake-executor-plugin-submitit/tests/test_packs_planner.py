@@ -28,10 +28,10 @@ def grid(count: int, **more) -> list[Member]:
 
 @st.composite
 def members(draw) -> list[Member]:
-    found = []
+    results = []
     for number in range(draw(st.integers(0, 25))):
         expected_s = draw(st.floats(1, 4 * 3600))
-        found.append(
+        results.append(
             member(
                 f"m{number}",
                 expected_s,
@@ -40,7 +40,7 @@ def members(draw) -> list[Member]:
                 exclusive=draw(st.booleans()),
             )
         )
-    return found
+    return results
 
 
 @st.composite
@@ -195,12 +195,12 @@ def test_a_slot_has_the_processors_of_its_gpus():
 
 
 def test_ten_thousand_members_are_planned_within_seconds():
-    found = [
+    results = [
         dataclasses.replace(m, expected_s=300 + (i * 7919) % 600, timeout_s=1800)
         for i, m in enumerate(grid(10_000))
     ]
     began = time.process_time()
-    planned = plan(found, POLARIS, Settings(queues=("prod",), length_s=6 * 3600))
+    planned = plan(results, POLARIS, Settings(queues=("prod",), length_s=6 * 3600))
     assert time.process_time() - began < 10
     assert sum(len(p.members) for p in planned.packs) == 10_000
     assert math.isclose(min(p.fill for p in planned.packs), 1.0)

@@ -323,25 +323,25 @@ def control(here, tmp_path, monkeypatch):
     def run(members, site=None, **settings):
         said: list[str] = []
         how = Settings(**{**vars(SETTINGS), **settings})
-        found = Controller(
+        result = Controller(
             tmp_path / "packs",
             site or sites.load("slurm"),
             how,
             schedulers.of("slurm"),
             said.append,
         )
-        found.add(members)
+        result.add(members)
         outcomes = []
 
         def is_idle() -> bool:
-            outcomes.extend(found.cycle())
-            return found.is_idle
+            outcomes.extend(result.cycle())
+            return result.is_idle
 
         try:
             until("all have ended", is_idle, PATIENCE_S)
         finally:
-            found.cancel()
-            found.close()
+            result.cancel()
+            result.close()
             here.clear()
         return said, {o.key: o.words.partition(" (pack")[0] for o in outcomes}
 
@@ -407,5 +407,5 @@ def test_a_job_that_is_held_after_its_start_failed_ends(control, here):
 def test_a_job_that_slurm_does_not_know_is_unknown_without_accounting(here):
     done = subprocess.run(["sacct"], env=os.environ, capture_output=True, text=True)
     assert "accounting storage is disabled" in done.stderr
-    found = schedulers.of("slurm").status({"pack-1": "99999", "pack-2": "99998"})
-    assert {status.phase for status in found.values()} == {Phase.UNKNOWN}
+    result = schedulers.of("slurm").status({"pack-1": "99999", "pack-2": "99998"})
+    assert {status.phase for status in result.values()} == {Phase.UNKNOWN}

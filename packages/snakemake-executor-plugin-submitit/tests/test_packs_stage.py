@@ -43,10 +43,10 @@ def scratch(tmp_path: Path) -> Path:
 
 def test_packs_that_arrive_at_once_unpack_it_once(archive, packages, scratch) -> None:
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: stage(archive, packages, scratch), range(8)))
-    (place,) = {staged.directory for staged in found}
+        result = list(pool.map(lambda _: stage(archive, packages, scratch), range(8)))
+    (place,) = {staged.directory for staged in result}
     assert sorted(os.listdir(place)) == sorted(os.listdir(packages))
-    assert sum("was unpacked in" in staged.words for staged in found) == 1
+    assert sum("was unpacked in" in staged.words for staged in result) == 1
 
 
 def test_what_a_killed_job_left_is_not_used(archive, packages, scratch) -> None:

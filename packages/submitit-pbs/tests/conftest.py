@@ -31,10 +31,10 @@ def site() -> dict[str, Any]:
         return {"queue": "demand", "account": "physics", "filesystems": "home"}
     answer = subprocess.run(["qstat", "-B"], capture_output=True, text=True, check=False)
     assert answer.returncode == 0, f"PBS_TESTS=real, and no PBS answers: {answer.stderr}"
-    found = {
+    result = {
         name: os.environ.get(f"PBS_TESTS_{name.upper()}") for name in ("account", "filesystems")
     }
-    return {"queue": os.environ.get("PBS_TESTS_QUEUE", "demand"), **found}
+    return {"queue": os.environ.get("PBS_TESTS_QUEUE", "demand"), **result}
 
 
 @pytest.fixture

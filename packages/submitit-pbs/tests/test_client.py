@@ -35,8 +35,8 @@ def submit(cluster: FakePBS | None, folder: Path, site: dict[str, Any]) -> Submi
 
 def ended(job_id: str) -> Callable[[], Any]:
     def look() -> Any:
-        found = client.status([job_id]).get(job_id)
-        return reason(found) if found else None
+        result = client.status([job_id]).get(job_id)
+        return reason(result) if result else None
 
     return look
 
@@ -44,8 +44,8 @@ def ended(job_id: str) -> Callable[[], Any]:
 def test_a_job_ends_as_its_script_does(submit: Submit) -> None:
     jobs = {code: submit(f"exit {code}") for code in (0, 3)}
     for code, job_id in jobs.items():
-        found = wait_for(ended(job_id))
-        assert found.ending is (Ending.FAILED if code else Ending.SUCCEEDED)
+        result = wait_for(ended(job_id))
+        assert result.ending is (Ending.FAILED if code else Ending.SUCCEEDED)
 
 
 def test_a_script_that_kills_itself_failed(submit: Submit) -> None:
@@ -70,9 +70,9 @@ def test_an_array_comes_with_its_subjobs(submit: Submit) -> None:
     assert array.endswith("[]")
     number = array.removesuffix("[]")
     wait_for(ended(array))
-    found = client.status([f"{number}[1]"])
-    assert found.keys() == {array, *(f"{number}[{i}]" for i in range(3))}
-    assert {found[f"{number}[{i}]"].exit_status for i in range(3)} == {0, 1, 2}
+    result = client.status([f"{number}[1]"])
+    assert result.keys() == {array, *(f"{number}[{i}]" for i in range(3))}
+    assert {result[f"{number}[{i}]"].exit_status for i in range(3)} == {0, 1, 2}
 
 
 def test_a_job_is_found_by_its_name(submit: Submit) -> None:

@@ -73,18 +73,18 @@ def status(**changes) -> JobStatus:
     ],
 )
 def test_how_a_job_ended(ended, ending, words):
-    found = reason(status(**ended))
-    assert found is not None
-    assert (found.ending, str(found)) == (ending, words)
+    result = reason(status(**ended))
+    assert result is not None
+    assert (result.ending, str(result)) == (ending, words)
 
 
 def test_the_jobs_output_tells_of_a_lost_node():
     job = status(Exit_status=271, comment=f"{RAN} and failed")
     output = "working\n=>> PBS: job killed: node 1 (node02) requested job die, code 15009\n"
-    found = reason(job, output)
-    assert found is not None
-    assert found.ending is Ending.NODE_LOST
-    assert "node 1 (node02) requested job die" in found.words
+    result = reason(job, output)
+    assert result is not None
+    assert result.ending is Ending.NODE_LOST
+    assert "node 1 (node02) requested job die" in result.words
 
 
 @pytest.mark.parametrize(
@@ -105,10 +105,10 @@ def test_a_job_that_goes_on_has_no_reason_yet(going_on):
 
 def test_every_exit_status_has_words_that_name_it():
     for code in range(-40, 300):
-        found = reason(status(Exit_status=code, comment=f"{RAN} and failed"))
-        assert found is not None
-        assert (found.ending is Ending.SUCCEEDED) == (code == 0)
-        assert code == 0 or str(code) in found.words
+        result = reason(status(Exit_status=code, comment=f"{RAN} and failed"))
+        assert result is not None
+        assert (result.ending is Ending.SUCCEEDED) == (code == 0)
+        assert code == 0 or str(code) in result.words
 
 
 def test_why_a_job_waits():

@@ -17,9 +17,9 @@ JOBS = {
 
 @pytest.mark.parametrize("form", [dsv, plain])
 def test_every_job_comes_back_with_every_attribute(form):
-    found = parse_qstat(form(JOBS))
-    assert {job_id: dict(status.attributes) for job_id, status in found.items()} == JOBS
-    assert all(status.id == job_id for job_id, status in found.items())
+    result = parse_qstat(form(JOBS))
+    assert {job_id: dict(status.attributes) for job_id, status in result.items()} == JOBS
+    assert all(status.id == job_id for job_id, status in result.items())
 
 
 @pytest.mark.parametrize("form", [dsv, plain])
@@ -28,10 +28,10 @@ def test_a_truncated_answer_gives_the_jobs_before_the_cut(form):
     starts = [text.index(f"Job Id: {job_id}.") for job_id in JOBS] + [len(text)]
     heading = len("Job Id: ")  # of which a part could end the value before it
     for cut in range(0, len(text), 7):
-        found = parse_qstat(text[:cut])
+        result = parse_qstat(text[:cut])
         for job_id, end in zip(JOBS, starts[1:], strict=True):
             if end + heading <= cut or end == cut:
-                assert found[job_id].attributes == JOBS[job_id]
+                assert result[job_id].attributes == JOBS[job_id]
 
 
 @pytest.mark.parametrize("noise", ["", "\n", "qstat: Unknown Job Id 3.pbs01\n", "a = b\n\x1f\n"])

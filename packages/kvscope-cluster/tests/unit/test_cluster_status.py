@@ -76,9 +76,9 @@ def results(tmp_path):
 def status(results):
     command = [sys.executable, "-c", WATCHED, str(results)]
     done = subprocess.run(command, capture_output=True, text=True)
-    found = json.loads(done.stderr.splitlines()[-1])
-    assert found["code"] == 0
-    return done.stdout, found
+    result = json.loads(done.stderr.splitlines()[-1])
+    assert result["code"] == 0
+    return done.stdout, result
 
 
 def test_states_places_and_reasons(status):
@@ -92,17 +92,17 @@ def test_states_places_and_reasons(status):
 
 
 def test_modeled_experiments_are_submitted_in_batches_that_stay_the_same(tmp_path):
-    found = members(MODELED, tmp_path)
-    assert [m.name for m in found] == [
+    result = members(MODELED, tmp_path)
+    assert [m.name for m in result] == [
         f"run_experiments modeled modeled {part} 3" for part in range(3)
     ]
-    ids = [word.split("/")[-2] for m in found for word in m.command.split() if "yaml" in word]
+    ids = [word.split("/")[-2] for m in result for word in m.command.split() if "yaml" in word]
     assert sorted(ids) == [f"e{n:02}" for n in range(37)]
-    assert all(f"--results {tmp_path}" in m.command for m in found)
+    assert all(f"--results {tmp_path}" in m.command for m in result)
     each_has = batches.CAMPAIGN_S + STAGES_EXPECTED_S
-    assert sum(m.expected_s for m in found) == 37 * 6 + 3 * each_has
+    assert sum(m.expected_s for m in result) == 37 * 6 + 3 * each_has
     other = members(MODELED | {"experiments": MODELED["experiments"][1:]}, tmp_path)
-    assert {m.key for m in found} & {m.key for m in other} == set(), "of other experiments"
+    assert {m.key for m in result} & {m.key for m in other} == set(), "of other experiments"
 
 
 def test_a_batch_is_submitted_as_long_as_one_of_its_experiments_lacks_its_metrics(
@@ -149,7 +149,7 @@ def test_each_experiment_of_a_batch_is_shown_where_it_stands(tmp_path):
 
 def test_it_is_cheap(status):
     """Neither pandas nor Hydra; the ledger instead of a file for each end; nothing read twice."""
-    _, found = status
-    assert found["heavy"] == []
-    assert set(found["opened"].values()) == {1}, found["opened"]
-    assert len(found["opened"]) < 20
+    _, result = status
+    assert result["heavy"] == []
+    assert set(result["opened"].values()) == {1}, result["opened"]
+    assert len(result["opened"]) < 20

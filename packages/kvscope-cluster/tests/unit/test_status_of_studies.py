@@ -50,6 +50,6 @@ def test_a_finished_experiment_that_is_measured_again_says_so(tmp_path, capsys):
     (directory / "attempt").mkdir()
     with hold_lock(directory, SUPERVISOR_LOCK):
         assert main(["status", "fake", "--results", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert "1 complete" in said
-    assert "is being measured again" in said
+    output = capsys.readouterr().out
+    assert "1 complete" in output
+    assert "is being measured again" in output

@@ -88,16 +88,16 @@ def scripts(printed: str) -> set[str]:
 
 def submit_once(words: list[str], patch: pytest.MonkeyPatch, look: Submitted) -> set[str]:
     """Submit, read the submitted scripts, and cancel them."""
-    found: set[str] = set()
+    results: set[str] = set()
 
     def interrupt(_seconds: float) -> None:
-        found.update(look())
+        results.update(look())
         raise KeyboardInterrupt
 
     with patch.context() as local:
         local.setattr(submission, "time", SimpleNamespace(sleep=interrupt))
         assert main(words) == 1
-    return {PACK.sub("pack", text) for text in found}
+    return {PACK.sub("pack", text) for text in results}
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

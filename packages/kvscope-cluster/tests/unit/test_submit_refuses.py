@@ -18,9 +18,9 @@ def test_snakemake_and_submit_refuse_what_plan_refuses(
     assert cli.main(["submit", *TOO_LARGE, "--cluster", "local", "--dry-run", *OF_CONFIG]) == (
         EXIT_BAD_INPUT
     )
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2
-    assert said[0] == said[1]
+    output = capsys.readouterr().err.splitlines()
+    assert len(output) == 2
+    assert output[0] == output[1]
     with pytest.raises(BadInput, match="must fit into"):
         workflow.plan(workflow.Options(None, TOO_LARGE), CONFIG, tmp_path)
     assert not list(tmp_path.rglob("manifest.json"))

@@ -110,7 +110,7 @@ def test_an_option_is_in_the_script_as_it_is_written(
 @given(st.text(max_size=6))
 def test_no_text_in_place_of_a_number_is_a_traceback(text: str) -> None:
     try:
-        found = parsed("status", "x", f"--watch={text}").watch
+        result = parsed("status", "x", f"--watch={text}").watch
     except SystemExit:
         return
-    assert 0 < found < float("inf")
+    assert 0 < result < float("inf")

@@ -49,14 +49,14 @@ def experiment(blocks: int, *words: str) -> Experiment:
 
 def by_kvscope(asked: Experiment, served: list[Request], repeats: int = 1) -> list[dict[str, Any]]:
     """The counts of each repeat, and the tokens that came out."""
-    found = []
+    results = []
     with run_engine(platform_of(asked)) as engine:
         for _ in range(repeats):
             recording = Recording()
             engine.begin(recording, Marks())
             outputs = serve(engine, served, Silent()).outputs
-            found.append(counts(recording, outputs))
-    return found
+            results.append(counts(recording, outputs))
+    return results
 
 
 def counts(recording: Recording, outputs: dict[str, list[int]]) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def by_hand(asked: Experiment, served: list[Request], prompt_only: bool) -> dict
 
     from kvscope_connectors.worker import HostWorker
 
-    found: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     connector = {
         "cpu_bytes_to_use": HOST_BLOCKS * asked.block_bytes,
         "spec_name": "HostOffloadingSpec",
@@ -121,17 +121,17 @@ def by_hand(asked: Experiment, served: list[Request], prompt_only: bool) -> dict
     preempt, schedule = scheduler._preempt_request, scheduler.schedule
 
     def counted_preempt(request: Any, *args: Any, **kwargs: Any) -> None:
-        found["preemptions"] += 1
-        found["lost"] += request.num_computed_tokens
+        result["preemptions"] += 1
+        result["lost"] += request.num_computed_tokens
         preempt(request, *args, **kwargs)
 
     def counted_schedule(*args: Any, **kwargs: Any) -> Any:
         scheduled = schedule(*args, **kwargs)
         orders = scheduled.kv_connector_metadata
-        found["passes"] += scheduled.total_num_scheduled_tokens > 0
-        found["computed"] += scheduled.total_num_scheduled_tokens
-        found["stored"] += sum(len(job.src_spec.block_ids) for job in orders.store_jobs.values())
-        found["loaded"] += sum(len(job.dst_spec.block_ids) for job in orders.load_jobs.values())
+        result["passes"] += scheduled.total_num_scheduled_tokens > 0
+        result["computed"] += scheduled.total_num_scheduled_tokens
+        result["stored"] += sum(len(job.src_spec.block_ids) for job in orders.store_jobs.values())
+        result["loaded"] += sum(len(job.dst_spec.block_ids) for job in orders.load_jobs.values())
         return scheduled
 
     scheduler._preempt_request, scheduler.schedule = counted_preempt, counted_schedule
@@ -146,7 +146,7 @@ def by_hand(asked: Experiment, served: list[Request], prompt_only: bool) -> dict
     while scheduler.has_requests():
         llm.llm_engine.step()
     core.shutdown()
-    return dict(found) | {"outputs": outputs}
+    return dict(result) | {"outputs": outputs}
 
 
 def both(policy: str, seed: int, blocks: int, shared: int) -> tuple[dict[str, Any], ...]:

@@ -33,8 +33,8 @@ def compare(warm: Warm, policy: str, seed: int, blocks: int, shared: int) -> dic
 @pytest.mark.parametrize("policy", PUBLISHED)
 def test_counts_are_those_of_vllm_started_by_hand(warm: Warm, policy: str):
     ours = compare(warm, policy, seed=1, blocks=40, shared=0)
-    found = tuple(ours[name] for name in ("preemptions", "lost", "recomputed"))
-    assert found == PUBLISHED[policy]
+    result = tuple(ours[name] for name in ("preemptions", "lost", "recomputed"))
+    assert result == PUBLISHED[policy]
 
 
 @pytest.mark.parametrize("policy", PUBLISHED)

@@ -61,19 +61,19 @@ def states(records: Records) -> dict[str, str]:
 def test_jobs_of_an_earlier_run_are_its_table_of_jobs(run: Path) -> None:
     jobs = read_records(run).jobs
     make_old(run)
-    found = read_records(run)
+    result = read_records(run)
     assert len(jobs) > 10
-    assert found.transfers.empty
-    pd.testing.assert_frame_equal(found.jobs, jobs)
-    pd.testing.assert_frame_equal(found.added(JOBS.table.name), jobs)
+    assert result.transfers.empty
+    pd.testing.assert_frame_equal(result.jobs, jobs)
+    pd.testing.assert_frame_equal(result.added(JOBS.table.name), jobs)
 
 
 def test_an_earlier_run_has_the_metrics_and_verdicts_that_it_had(run: Path, tmp_path: Path) -> None:
     metrics, verdicts = analyse(run, tmp_path / "before"), states(read_records(run))
     make_old(run)
-    found = states(read_records(run))
-    assert found == verdicts
-    assert VIOLATED not in found.values()
+    result = states(read_records(run))
+    assert result == verdicts
+    assert VIOLATED not in result.values()
     columns = ["metric", "value", "ci_low", "ci_high"]
     again = analyse(run, tmp_path / "after")
     pd.testing.assert_frame_equal(again[columns], metrics[columns])

@@ -136,12 +136,12 @@ def test_the_costliest_are_the_longest_of_what_a_request_alone_would_not_have(
     repeat: Records,
 ) -> None:
     lives = lives_of(repeat)
-    found = run_facts(lives)
+    result = run_facts(lives)
     lost = sorted(
         (s.duration_s for s in lives.all if s.kind not in (PREFILLED, DECODED)), reverse=True
     )
-    assert [one["duration_s"] for one in found["costliest"]] == lost[:10]
-    assert found["latency_s"] == pytest.approx(sum(found["seconds"].values()))
+    assert [one["duration_s"] for one in result["costliest"]] == lost[:10]
+    assert result["latency_s"] == pytest.approx(sum(result["seconds"].values()))
 
 
 def test_the_command_prints_lines_or_json(

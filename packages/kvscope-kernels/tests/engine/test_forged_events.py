@@ -80,9 +80,9 @@ def test_check_computes_again_what_collect_and_analyse_made_of_it(trace: Trace, 
     write_json(run / COLLECTED, account)
     analyse(run, run)
     assert check_run(run, quick=True) == []
-    found = "\n".join(check_run(run))
-    assert "kv_events.parquet: end_ns of row 0 (repeat 0, step 0, layer 0" in found
-    assert "(metric kv_" in found
+    result = "\n".join(check_run(run))
+    assert "kv_events.parquet: end_ns of row 0 (repeat 0, step 0, layer 0" in result
+    assert "(metric kv_" in result
 
 
 def test_every_oracle_applies_to_a_traced_run_and_holds(trace: Trace):
@@ -158,11 +158,11 @@ def all_blocks_shifted(trace: Trace) -> dict[int, Found | None]:
 
 
 def two_on_one_block(trace: Trace) -> dict[int, Found | None]:
-    found = copy.deepcopy(trace.raw[trace.at(busy(trace), 0)])
-    table, events = found["block_table"], found["events"]
+    result = copy.deepcopy(trace.raw[trace.at(busy(trace), 0)])
+    table, events = result["block_table"], result["events"]
     taken, table[1][1] = table[1][1], table[0][1]
     events["block"] = [table[0][1] if block == taken else block for block in events["block"]]
-    return {trace.at(found["step"], 0): found}
+    return {trace.at(result["step"], 0): result}
 
 
 def wrong_block(kind: int) -> Callable[[Trace], dict[int, Found | None]]:

@@ -281,8 +281,8 @@ def half_a_record() -> Iterator[None]:
     original = Spool.read
 
     def read(*given: Any) -> Any:
-        found = original(*given)
-        return np.roll(found.view(np.uint64), 2).view(found.dtype)
+        result = original(*given)
+        return np.roll(result.view(np.uint64), 2).view(result.dtype)
 
     with mock.patch.object(Spool, "read", read):
         yield
@@ -294,10 +294,10 @@ def wrong_rate() -> Iterator[None]:
     original = tracing
 
     def slow() -> TracingRecord:
-        found = original().as_written()
-        for sample in found["clock"]["samples"]:
+        result = original().as_written()
+        for sample in result["clock"]["samples"]:
             sample["ticks"] //= 6
-        return TracingRecord.model_validate(found)
+        return TracingRecord.model_validate(result)
 
     with mock.patch(f"{__name__}.tracing", slow):
         yield
@@ -323,8 +323,8 @@ def requests_permuted() -> Iterator[None]:
     original = batch_of
 
     def batch(case: Case, step: int) -> dict[str, Any]:
-        found = original(case, step)
-        return found | {"requests": found["requests"][::-1]}
+        result = original(case, step)
+        return result | {"requests": result["requests"][::-1]}
 
     with mock.patch(f"{__name__}.batch_of", batch):
         yield

@@ -48,8 +48,8 @@ def test_attention_equals_vllms_own(seed: int, dtype: torch.dtype, tolerance: fl
     sizes = 32 * (seed % 3 + 1), 32 * (seed % 4 + 1)
     shape = replace(Shape.drawn(seed), block_size=sizes[0], head_size=sizes[1], by_block=False)
     case = Case(replace(shape, dtype=dtype), seed)
-    found, expected = case.run()[0], by_vllm(case).float()
-    torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
+    result, expected = case.run()[0], by_vllm(case).float()
+    torch.testing.assert_close(result, expected, atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -99,10 +99,10 @@ def test_the_events_are_those_that_the_batch_owes(seed: int, head_stride: int):
                     expected.update({(K_READ, *place): 1, (V_READ, *place): 1})
     buffer, _ = traced(case, head_stride=head_stride)
     fields = ("kind", "row", "kv_head", "block", "block_position", "offset_tokens", "tokens")
-    found = events_of(buffer)
-    assert Counter(zip(*(found[field].tolist() for field in fields), strict=True)) == expected
-    assert (found["layer"] == 3).all()
-    assert not found["flags"].any()
+    result = events_of(buffer)
+    assert Counter(zip(*(result[field].tolist() for field in fields), strict=True)) == expected
+    assert (result["layer"] == 3).all()
+    assert not result["flags"].any()
     assert not buffer.counters[:, DROPPED].any()
 
 

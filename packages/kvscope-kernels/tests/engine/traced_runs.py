@@ -114,12 +114,12 @@ def compared(seed: int, models: list[str]) -> dict[str, Any]:
         "untraced": ["engine.attention=instrumented"],
         "plain": ["engine.attention=paged"],
     }
-    found = {}
+    result = {}
     with tempfile.TemporaryDirectory() as temporary:
         for name, more in kinds.items():
             directory = Path(temporary, name)
             directory.mkdir()
-            found[name] = run(experiment(*settings, *more), directory)
+            result[name] = run(experiment(*settings, *more), directory)
         directory = Path(temporary, "traced")
         collect_run(directory, directory)
         verdict = read_json(directory / "collect.json")["kv_events"]
@@ -131,7 +131,7 @@ def compared(seed: int, models: list[str]) -> dict[str, Any]:
         "dropped": tracing["dropped_events"],
         "workers": tracing["workers"],
         "violated": {k: v["first"] for k, v in verdict["oracles"].items() if v["violations"]},
-        "same_bits": found["traced"][0] == found["untraced"][0],
-        "same_tokens": bool((found["traced"][1] == found["untraced"][1]).all()),
-        "plain_tokens": float((found["traced"][1] == found["plain"][1]).mean()),
+        "same_bits": result["traced"][0] == result["untraced"][0],
+        "same_tokens": bool((result["traced"][1] == result["untraced"][1]).all()),
+        "plain_tokens": float((result["traced"][1] == result["plain"][1]).mean()),
     }

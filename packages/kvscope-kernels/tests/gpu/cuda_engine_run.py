@@ -92,9 +92,9 @@ def main() -> None:
     platform.tracer = on_cpu
     expected, _, _ = served(*PLAIN)
     tokens, passes, tile = served(*TRACED)
-    found = {"expected": expected, "tokens": tokens, "passes": passes, "tile_tokens": tile}
-    found["strided_tokens"], found["strided"], _ = served(*STRIDED)
-    print(json.dumps(found, default=np.ndarray.tolist))
+    result = {"expected": expected, "tokens": tokens, "passes": passes, "tile_tokens": tile}
+    result["strided_tokens"], result["strided"], _ = served(*STRIDED)
+    print(json.dumps(result, default=np.ndarray.tolist))
 
 
 if __name__ == "__main__":

@@ -59,10 +59,10 @@ def test_every_layer_of_every_pass_is_recorded_as_it_was_scheduled(run, passes, 
         for recorded in one["layers"].values():
             events = with_columns(recorded)["events"]
             names = ("kind", "row", "kv_head", "block_position", "offset_tokens", "tokens")
-            found = Counter(zip(*(events[name] for name in names), strict=True))
+            result = Counter(zip(*(events[name] for name in names), strict=True))
             # All heads at once is -1 in the file, and 0xFFFF in a record.
             writes = {(k, r, -1, *rest): n for (k, r, _, *rest), n in case.writes().items()}
-            assert found == writes | case.reads()
+            assert result == writes | case.reads()
             for row, position, block in zip(
                 *(events[name] for name in ("row", "block_position", "block")), strict=True
             ):

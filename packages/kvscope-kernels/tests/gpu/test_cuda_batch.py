@@ -25,15 +25,17 @@ def tokens_of(requests):
 def test_pieces_are_the_new_tokens_cut_at_blocks(requests, block_size):
     pieces = cut(requests, block_size).pieces
     # A piece begins at the block's first slot, or at the request's first new token.
-    found = [
+    results = [
         (row, first + n, max(position * block_size, requests[row][0]) + n)
         for row, first, count, position in pieces.tolist()
         for n in range(count)
     ]
-    assert found == tokens_of(requests)
+    assert results == tokens_of(requests)
     assert all(
         p // block_size == position
-        for (_, _, count, position), p in zip(pieces.tolist(), _starts(found, pieces), strict=True)
+        for (_, _, count, position), p in zip(
+            pieces.tolist(), _starts(results, pieces), strict=True
+        )
     )
 
 
@@ -46,13 +48,13 @@ def _starts(found, pieces):
 def test_tiles_are_the_queries_of_one_request_in_order(requests, tile):
     work = cut(requests, tile=tile)
     assert (work.decode.rows[:, 2] == 1).all()
-    found = [
+    results = [
         (row, first + n, before + n)
         for tiles in (work.decode, work.prefill)
         for row, first, count, before in tiles.rows.tolist()
         for n in range(count)
     ]
-    assert sorted(found) == tokens_of(requests)
+    assert sorted(results) == tokens_of(requests)
     assert (work.prefill.rows[:, 2] <= tile).all()
     alone = {row for row, (_, new) in enumerate(requests) if new == 1}
     assert set(work.decode.rows[:, 0].tolist()) == alone

@@ -120,10 +120,10 @@ def _machine_code(cubin: bytes) -> tuple[int, int, tuple[str, ...]]:
 
         usage = said(tools.cuobjdump.path, "--dump-resource-usage")
         code = said(tools.nvdisasm.path, "-c", "-ndf")
-    found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
-    assert found is not None, usage
+    result = re.search(r"REG:(\d+) STACK:(\d+)", usage)
+    assert result is not None, usage
     lines = re.findall(r"/\*[0-9a-f]{4,}\*/\s+([^;]+);", code)
-    return int(found[1]), int(found[2]), tuple(" ".join(line.split()) for line in lines)
+    return int(result[1]), int(result[2]), tuple(" ".join(line.split()) for line in lines)
 
 
 def around_stamps(code: Compiled) -> tuple[list[list[str]], list[list[str]]]:

@@ -143,15 +143,15 @@ def attention(
     for n, tiles in enumerate(device.tiles):
         launch.attend(*(query, cache, output, table, tiles, scale), recording(n + 1))
     model.cache, output, events, headers = (x.cpu() for x in (cache, output, events, headers))
-    found = headers.numpy().view(HEADER)[:, 0]
+    result = headers.numpy().view(HEADER)[:, 0]
     assert (headers[segments:] == UNTOUCHED).all()
     return Outcome(
         output.float().numpy(),
         model.attended().numpy(),
         model.cache.float().numpy(),
         model.table,
-        found[: rooms[0][1]],
-        found[rooms[0][1] : segments],
+        result[: rooms[0][1]],
+        result[rooms[0][1] : segments],
         events.numpy().view(RECORD)[:, 0],
         events.numpy(),
         work.decode.splits,

@@ -73,12 +73,12 @@ def place_of(flush: Found) -> Place:
 
 def raw_events(run: Path) -> dict[Place, list[Found]]:
     """The events of each flush, without records that are no events."""
-    found = {}
+    result = {}
     for flush in raw(run):
         columns = flush["events"]
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        found[place_of(flush)] = [row for row in rows if row["block"] < 2**31]
-    return found
+        result[place_of(flush)] = [row for row in rows if row["block"] < 2**31]
+    return result
 
 
 def cycles_per_ns(run: Path) -> int:
@@ -105,13 +105,13 @@ def test_the_time_of_every_flush_is_conserved(run: Path) -> None:
     """Kind by kind; on a GPU a clock's rate is measured, so that each event may be 1 ns off."""
     events = tables.read(tables.KV_EVENTS, run / "kv_events.parquet")
     took = (events["end_ns"] - events["start_ns"]).groupby([events[c] for c in [*PLACE, "kind"]])
-    found = took.agg(["sum", "size"]).to_dict("index")
+    result = took.agg(["sum", "size"]).to_dict("index")
     rate = cycles_per_ns(run)
     for place, rows in raw_events(run).items():
         for kind, name in enumerate(KINDS):
-            due = sum(r["duration_ticks"] for r in rows if r["kind"] == kind) / rate
-            own = found[(*place, name)]
-            assert abs(own["sum"] - due) <= (0 if rate == 1 else own["size"]), (place, name)
+            expected = sum(r["duration_ticks"] for r in rows if r["kind"] == kind) / rate
+            own = result[(*place, name)]
+            assert abs(own["sum"] - expected) <= (0 if rate == 1 else own["size"]), (place, name)
 
 
 def test_every_kernel_is_a_row_with_its_time_and_its_events(run: Path) -> None:
@@ -128,9 +128,9 @@ def test_every_kernel_is_a_row_with_its_time_and_its_events(run: Path) -> None:
             times = origin + kernel["start_ticks"], origin + kernel["end_ticks"]
             expected.append((*place_of(flush), kernel["kernel"], *times, sum(own)))
     columns = [*PLACE, "kernel", "start_ns", "end_ns", "events"]
-    found = list(kernels[columns].itertuples(index=False, name=None))
-    lost = [n for n, (one, other) in enumerate(zip(found, expected, strict=True)) if one != other]
-    assert lost == [n for n in lost if found[n][:6] == expected[n][:6]]  # but for the record
+    result = list(kernels[columns].itertuples(index=False, name=None))
+    lost = [n for n, (one, other) in enumerate(zip(result, expected, strict=True)) if one != other]
+    assert lost == [n for n in lost if result[n][:6] == expected[n][:6]]  # but for the record
     assert len(lost) <= 1
     assert (kernels["expected_events"] >= kernels["events"]).all()
 
@@ -169,21 +169,21 @@ def decoded(folder: Path, seed: int) -> Path:
     for step in range(6):
         alive = [row for row in range(3) if row == 0 or draw.random() < 0.7]
         for layer in range(2):
-            found = Batch([(contexts[row], 1) for row in alive], step=step, layer=layer).flush()
+            result = Batch([(contexts[row], 1) for row in alive], step=step, layer=layer).flush()
             names = [str(100 + row) for row in alive]
             blocks = [
                 [20 * row + n for n in range(len(t))]
-                for row, t in zip(alive, found["block_table"], strict=True)
+                for row, t in zip(alive, result["block_table"], strict=True)
             ]
             renamed = {
                 old: new
-                for table, own in zip(found["block_table"], blocks, strict=True)
+                for table, own in zip(result["block_table"], blocks, strict=True)
                 for old, new in zip(table, own, strict=True)
             }
-            found["events"]["block"] = [renamed[b] for b in found["events"]["block"]]
-            found |= {"requests": names, "block_table": blocks}
-            found["origin_ticks"] = 10**7 * step + 10**6 * layer
-            flushes.append(found)
+            result["events"]["block"] = [renamed[b] for b in result["events"]["block"]]
+            result |= {"requests": names, "block_table": blocks}
+            result["origin_ticks"] = 10**7 * step + 10**6 * layer
+            flushes.append(result)
         contexts = [n + (row in alive) for row, n in enumerate(contexts)]
     return traced_run(folder, flushes)
 
@@ -196,9 +196,9 @@ def test_reuses_are_those_of_a_walk_over_the_events(seed: int, tmp_path: Path) -
     assert trace is not None
     idle, distances = walk(run, 0)
     assert len(distances) > 10
-    found = reuses_of(trace.bursts(read_events(trace.path, 0)))
-    assert sorted(found.idle_ns) == sorted(idle)
-    assert sorted(found.distance_blocks) == sorted(distances)
+    result = reuses_of(trace.bursts(read_events(trace.path, 0)))
+    assert sorted(result.idle_ns) == sorted(idle)
+    assert sorted(result.distance_blocks) == sorted(distances)
     value = trace.metric("kv_reuse_distance_p50_blocks", pd.DataFrame({"step": []}))
     assert value == median(distances)
 
@@ -217,17 +217,17 @@ def test_the_timeline_has_every_row_of_the_tables_and_their_time(tmp_path: Path)
     collect_run(run.write(), tmp_path / "out")
     timeline = tables.read(tables.TIMELINE, tmp_path / "out" / "timeline.parquet")
     took = (timeline["end_ns"] - timeline["start_ns"]).groupby(timeline["kind"])
-    due: dict[str, list[int]] = defaultdict(list)
+    expected: dict[str, list[int]] = defaultdict(list)
     for kind, rows in (("step", run.steps), ("layer", run.layers)):
-        due[kind] = [round(row["duration_s"] * 1e9) for row in rows]
-    due["request"] = [round((r["finished_s"] - r["arrival_s"]) * 1e9) for r in run.requests]
-    due["repeat"] = [2 * 10**9]
+        expected[kind] = [round(row["duration_s"] * 1e9) for row in rows]
+    expected["request"] = [round((r["finished_s"] - r["arrival_s"]) * 1e9) for r in run.requests]
+    expected["repeat"] = [2 * 10**9]
     for kind, table in (
         *(("kernel", tables.GPU_KERNELS), ("copy", tables.GPU_MEMCPYS)),
         ("range", tables.NVTX_RANGES),
     ):
         read = tables.read(table, tmp_path / "out" / table.file)
-        due[kind] = [int(n) for n in read["end_ns"] - read["start_ns"]]
+        expected[kind] = [int(n) for n in read["end_ns"] - read["start_ns"]]
     assert {kind: sorted(times) for kind, times in took.apply(list).items()} == {
-        kind: sorted(times) for kind, times in due.items()
+        kind: sorted(times) for kind, times in expected.items()
     }

@@ -53,10 +53,10 @@ def far_clock() -> dict[str, Any]:
 
 
 def read_clock(path: Path) -> None:
-    found = EventClock.of_run(runfile.parse(read_json(path), path).tracing, path).ns(
+    result = EventClock.of_run(runfile.parse(read_json(path), path).tracing, path).ns(
         np.array([0, 5, SECOND]), 0
     )
-    assert np.all(np.diff(found) >= 0)
+    assert np.all(np.diff(result) >= 0)
 
 
 FLUSHES = [*batches_of_a_run()[:3], Batch([(20, 5), (0, 3)], gpu=True, step=7).flush()]

@@ -336,18 +336,18 @@ CORRUPTIONS: dict[str, tuple[Callable[[Found], Found], set[str]]] = {
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_a_corruption_is_caught_under_its_name(name: str) -> None:
     corrupt, expected = CORRUPTIONS[name]
-    found = MIXED.flush()
-    assert violations(found) == {}
-    caught = set(violations(corrupt(found)))
+    flush = MIXED.flush()
+    assert violations(flush) == {}
+    caught = set(violations(corrupt(flush)))
     # Losing a read may also undo the pairs that order and overlap are judged by, never more.
     assert expected <= caught
     assert caught <= expected | {"events_overlap", "v_read_before_k"}
 
 
 def test_counts_are_of_events_and_the_first_says_where() -> None:
-    found = Batch([(63, 1), (31, 1)], block_size=16, kv_heads=[0, 4], step=12, layer=3).flush()
+    flush = Batch([(63, 1), (31, 1)], block_size=16, kv_heads=[0, 4], step=12, layer=3).flush()
     judge = Judge(RunFacts(CLOCK))
-    judge.add(flush_of(lose(lambda r: r[0] != V_READ or r[POSITION] < 3)(found)))
+    judge.add(flush_of(lose(lambda r: r[0] != V_READ or r[POSITION] < 3)(flush)))
     assert judge.account()["v_reads_missing"] == {
         "violations": 2,
         "first": "repeat 0, step 12, layer 3: request 100, head 0, block position 3: "
@@ -371,19 +371,19 @@ def test_a_write_kernel_may_record_each_token_by_itself(slot: int, kind: str) ->
 
 
 def test_a_gpu_s_thread_block_that_ran_outside_of_its_kernel_is_caught() -> None:
-    found = Batch([(40, 1)], gpu=True).flush()
-    found["segments"]["end_timer"][-1] += 10_000
-    assert violations(found) == {"event_outside_kernel": 1}
+    flush = Batch([(40, 1)], gpu=True).flush()
+    flush["segments"]["end_timer"][-1] += 10_000
+    assert violations(flush) == {"event_outside_kernel": 1}
 
 
 # --- blocks: in the cache, of one request, where they were
 
 
 def test_every_access_is_held_against_the_block_at_its_position() -> None:
-    found = MIXED.flush()
-    rows = [*zip(*(found["events"][name] for name in COLUMNS), strict=True)]
+    flush = MIXED.flush()
+    rows = [*zip(*(flush["events"][name] for name in COLUMNS), strict=True)]
     for place, row in enumerate(rows):
-        wrong = copy.deepcopy(found)
+        wrong = copy.deepcopy(flush)
         wrong["events"]["block"][place] += 1
         assert violations(wrong) == {"block_not_in_table": 1}, row
     assert {row[0] for row in rows if row[POSITION] > 1} == {K_READ, V_READ, K_WRITE, V_WRITE}
@@ -398,30 +398,30 @@ def shifted(found: Found, by: int) -> Found:
 
 
 def test_blocks_are_those_of_the_cache() -> None:
-    found = MIXED.flush()
-    blocks = [block for row in found["block_table"] for block in row]
-    assert violations(found, blocks=max(blocks)) == {}
-    assert set(violations(found, blocks=max(blocks) - 1)) == {"block_outside_cache"}
-    assert set(violations(shifted(found, 1), blocks=max(blocks))) == {"block_outside_cache"}
-    assert set(violations(shifted(found, -min(blocks)))) == set()
-    assert set(violations(shifted(found, -min(blocks)), blocks=10**6)) == {"block_outside_cache"}
+    flush = MIXED.flush()
+    blocks = [block for row in flush["block_table"] for block in row]
+    assert violations(flush, blocks=max(blocks)) == {}
+    assert set(violations(flush, blocks=max(blocks) - 1)) == {"block_outside_cache"}
+    assert set(violations(shifted(flush, 1), blocks=max(blocks))) == {"block_outside_cache"}
+    assert set(violations(shifted(flush, -min(blocks)))) == set()
+    assert set(violations(shifted(flush, -min(blocks)), blocks=10**6)) == {"block_outside_cache"}
 
 
 def test_a_block_has_one_owner() -> None:
-    found = MIXED.flush()
-    shared = found["block_table"][0][1]
-    instead, found["block_table"][2][0] = found["block_table"][2][0], shared
-    found["events"]["block"] = [shared if b == instead else b for b in found["events"]["block"]]
-    assert violations(found) == {"block_owned_twice": 1}
+    flush = MIXED.flush()
+    shared = flush["block_table"][0][1]
+    instead, flush["block_table"][2][0] = flush["block_table"][2][0], shared
+    flush["events"]["block"] = [shared if b == instead else b for b in flush["events"]["block"]]
+    assert violations(flush) == {"block_owned_twice": 1}
 
 
 def shares_a_block() -> Found:
     """MIXED, in which the second request has the first block of the first request."""
-    found = MIXED.flush()
-    shared = found["block_table"][0][0]
-    instead, found["block_table"][1][0] = found["block_table"][1][0], shared
-    found["events"]["block"] = [shared if b == instead else b for b in found["events"]["block"]]
-    return found
+    flush = MIXED.flush()
+    shared = flush["block_table"][0][0]
+    instead, flush["block_table"][1][0] = flush["block_table"][1][0], shared
+    flush["events"]["block"] = [shared if b == instead else b for b in flush["events"]["block"]]
+    return flush
 
 
 def found_blocks(*rows: tuple[str, int, int, int], **preempted: list[int]) -> FoundBlocks:
@@ -432,30 +432,30 @@ def found_blocks(*rows: tuple[str, int, int, int], **preempted: list[int]) -> Fo
 
 
 def test_requests_share_the_blocks_that_they_found() -> None:
-    found = shares_a_block()
-    block = found["block_table"][0][0]
-    assert violations(found) == {"block_owned_twice": 1}
-    assert violations(found, found=found_blocks(("101", 0, block, 0))) == {}
+    flush = shares_a_block()
+    block = flush["block_table"][0][0]
+    assert violations(flush) == {"block_owned_twice": 1}
+    assert violations(flush, found=found_blocks(("101", 0, block, 0))) == {}
     both = found_blocks(("100", 0, block, 0), ("101", 0, block, 0))
-    assert violations(found, found=both) == {}
+    assert violations(flush, found=both) == {}
 
 
 def test_a_block_is_shared_at_the_position_where_it_was_found() -> None:
-    found = shares_a_block()
-    block = found["block_table"][0][0]
-    elsewhere = violations(found, found=found_blocks(("101", 0, block, 1)))
+    flush = shares_a_block()
+    block = flush["block_table"][0][0]
+    elsewhere = violations(flush, found=found_blocks(("101", 0, block, 1)))
     assert elsewhere == {"block_owned_twice": 1, "hit_not_in_table": 1}
-    other = violations(found, found=found_blocks(("101", 0, block, 0), ("101", 0, 999, 1)))
+    other = violations(flush, found=found_blocks(("101", 0, block, 0), ("101", 0, 999, 1)))
     assert other == {"hit_not_in_table": 1}
 
 
 def test_a_preempted_request_has_lost_its_hits() -> None:
-    found = shares_a_block() | {"step": 7}
-    block = found["block_table"][0][0]
+    flush = shares_a_block() | {"step": 7}
+    block = flush["block_table"][0][0]
     before = found_blocks(("101", 3, block, 0), **{"101": [5]})
-    assert violations(found, found=before) == {"block_owned_twice": 1}
+    assert violations(flush, found=before) == {"block_owned_twice": 1}
     again = found_blocks(("101", 3, 9, 0), ("101", 6, block, 0), **{"101": [5]})
-    assert violations(found, found=again) == {}
+    assert violations(flush, found=again) == {}
 
 
 def test_no_write_goes_on_beyond_its_block() -> None:
@@ -482,10 +482,10 @@ def test_an_event_is_of_tokens_of_its_block(offset: int, tokens: int) -> None:
 
 
 def test_each_segment_of_a_kernel_is_of_another_worker() -> None:
-    found = MIXED.flush()
-    segments = found["segments"]
+    flush = MIXED.flush()
+    segments = flush["segments"]
     assert len({*segments["worker"]}) == 2
-    one = found | {"segments": segments | {"worker": [0] * len(segments["worker"])}}
+    one = flush | {"segments": segments | {"worker": [0] * len(segments["worker"])}}
     assert violations(one) == {"worker_repeated": 2}  # of either kernel
 
 
@@ -494,9 +494,9 @@ def grown(*steps: int, layers: int = 2, **changed: Any) -> list[Found]:
     made = []
     for step in steps:
         for layer in range(layers):
-            found = Batch([(62 + step, 1), (20, 1)], step=step, layer=layer).flush()
+            flush = Batch([(62 + step, 1), (20, 1)], step=step, layer=layer).flush()
             spare = shifted(Batch([(62 + 9, 1), (20, 1)]).flush(), 100)["block_table"]
-            made.append(retabled(found, spare) | changed)
+            made.append(retabled(flush, spare) | changed)
     return made
 
 
@@ -584,16 +584,16 @@ def test_a_layer_too_few_or_too_many_is_noticed(places: Any, caught: dict[str, i
     ],
 )
 def test_phase_and_lengths_are_those_that_were_scheduled(wrong: Found) -> None:
-    (found,) = grown(1, layers=1)
+    (result,) = grown(1, layers=1)
     batch = pd.DataFrame(
         {
-            **{"repeat": 0, "step": 1, "request_id": found["requests"]},
-            **{"phase": found["phases"], "context_tokens": found["context_tokens"]},
-            "scheduled_tokens": found["scheduled_tokens"],
+            **{"repeat": 0, "step": 1, "request_id": result["requests"]},
+            **{"phase": result["phases"], "context_tokens": result["context_tokens"]},
+            "scheduled_tokens": result["scheduled_tokens"],
         }
     )
-    assert violations(found, schedule=Schedule(batch)) == {}
-    assert violations(found | wrong, schedule=Schedule(batch))["batch_differs"] == 1
+    assert violations(result, schedule=Schedule(batch)) == {}
+    assert violations(result | wrong, schedule=Schedule(batch))["batch_differs"] == 1
 
 
 # --- what needs more than one flush
@@ -606,8 +606,8 @@ def test_durations_in_another_unit_than_starts_are_caught(
 ) -> None:
     judge = Judge(RunFacts(CLOCK))
     for step in range(4):
-        found = Batch([(600, 1)], step=step, seed=step, gpu=gpu).flush()
-        judge.add(flush_of(change(lambda r: True, duration_ticks=lambda d: int(d / factor))(found)))
+        flush = Batch([(600, 1)], step=step, seed=step, gpu=gpu).flush()
+        judge.add(flush_of(change(lambda r: True, duration_ticks=lambda d: int(d / factor))(flush)))
     verdict = judge.account()
     assert verdict["clock_factor_wrong"]["looked"] == 1
     assert {name for name in NAMES if verdict[name]["violations"]} == (
@@ -633,16 +633,16 @@ def test_events_that_wait_for_a_busy_machine_are_in_the_right_unit(
     share: float, caught: bool
 ) -> None:
     flushes = [Batch([(600, 1)], step=step, seed=step).flush() for step in range(4)]
-    found = violations(*(delayed(flush, share) for flush in flushes))
-    assert ("clock_factor_wrong" in found) == caught
+    result = violations(*(delayed(flush, share) for flush in flushes))
+    assert ("clock_factor_wrong" in result) == caught
 
 
 def test_modeled_events_follow_one_another_and_fill_their_kernel() -> None:
     clock = replace(CLOCK, virtual=True)
     judge = Judge(RunFacts(clock))
     for step in range(4):
-        found = Batch([(600, 1)], step=step, seed=step, kv_heads=[0, 1]).flush()
-        judge.add(flush_of(change(lambda r: True, duration_ticks=lambda d: d * 3 // 4)(found)))
+        flush = Batch([(600, 1)], step=step, seed=step, kv_heads=[0, 1]).flush()
+        judge.add(flush_of(change(lambda r: True, duration_ticks=lambda d: d * 3 // 4)(flush)))
     wrong = {name for name, of in judge.account().items() if of["violations"]}
     assert wrong == {"clock_factor_wrong", "kernel_not_filled"}
 
@@ -650,24 +650,24 @@ def test_modeled_events_follow_one_another_and_fill_their_kernel() -> None:
 def test_events_of_some_heads_need_not_fill_their_kernel() -> None:
     """Whatever the numbers of those: another head's may end last."""
     judge = Judge(RunFacts(replace(CLOCK, virtual=True), every_head=False))
-    found = Batch([(600, 1)], kv_heads=[0]).flush()
-    judge.add(flush_of(change(lambda r: True, duration_ticks=lambda d: d * 3 // 4)(found)))
+    flush = Batch([(600, 1)], kv_heads=[0]).flush()
+    judge.add(flush_of(change(lambda r: True, duration_ticks=lambda d: d * 3 // 4)(flush)))
     assert judge.account()["kernel_not_filled"]["looked"] == 0
 
 
 def test_the_trace_has_the_heads_and_events_that_run_json_has() -> None:
-    found = MIXED.flush()
-    events = sum(found["segments"]["events"])
-    assert violations(found, heads=[1, 4], counted=(events, 0)) == {}
-    assert violations(found, heads=[1, 4, 7], counted=(events, 0)) == {"heads_missing": 1}
-    assert violations(found, counted=(events + 1, 0)) == {"counts_differ": 1}
-    assert violations(found, counted=(events, None)) == {"counts_differ": 1}
+    flush = MIXED.flush()
+    events = sum(flush["segments"]["events"])
+    assert violations(flush, heads=[1, 4], counted=(events, 0)) == {}
+    assert violations(flush, heads=[1, 4, 7], counted=(events, 0)) == {"heads_missing": 1}
+    assert violations(flush, counted=(events + 1, 0)) == {"counts_differ": 1}
+    assert violations(flush, counted=(events, None)) == {"counts_differ": 1}
 
 
 def test_too_few_gaps_say_nothing_about_the_unit() -> None:
     judge = Judge(RunFacts(CLOCK))
-    found = Batch([(64, 1)]).flush()
-    judge.add(flush_of(change(lambda r: True, duration_ticks=lambda d: d // 20)(found)))
+    flush = Batch([(64, 1)]).flush()
+    judge.add(flush_of(change(lambda r: True, duration_ticks=lambda d: d // 20)(flush)))
     verdict = judge.account()["clock_factor_wrong"]
     assert (verdict["violations"], verdict["looked"]) == (0, 0)
 
@@ -679,25 +679,25 @@ def test_too_few_gaps_say_nothing_about_the_unit() -> None:
 def test_a_kernel_lies_within_its_layer_on_the_host_s_clock(
     early: int, late: int, caught: bool
 ) -> None:
-    found = Batch([(40, 1)], origin_ticks=500_000, step=3, layer=2).flush()
-    start, end = found["kernels"][0]["start_ticks"], found["kernels"][-1]["end_ticks"]
+    flush = Batch([(40, 1)], origin_ticks=500_000, step=3, layer=2).flush()
+    start, end = flush["kernels"][0]["start_ticks"], flush["kernels"][-1]["end_ticks"]
     layers = LayerTimes({(0, 3, 2): (500_000 + start + early, 500_000 + end - late)})
-    assert violations(found, layers=layers) == ({"kernel_outside_layer": 1} if caught else {})
+    assert violations(flush, layers=layers) == ({"kernel_outside_layer": 1} if caught else {})
 
 
 def test_a_gpu_s_kernel_may_run_after_its_layer_was_launched() -> None:
-    found = Batch([(40, 1)], gpu=True).flush()
-    assert violations(found, layers=LayerTimes({(0, 0, 0): (0, 1)})) == {}
+    flush = Batch([(40, 1)], gpu=True).flush()
+    assert violations(flush, layers=LayerTimes({(0, 0, 0): (0, 1)})) == {}
 
 
 def test_what_an_import_does_not_know_is_not_held_against_it() -> None:
-    found = Batch([(40, 1), (7, 1)], kv_heads=[0]).flush()
-    found = edited(found, overlap_all) | {"kv_heads": None, "block_table": None}
-    for kernel in found["kernels"]:
+    result = Batch([(40, 1), (7, 1)], kv_heads=[0]).flush()
+    result = edited(result, overlap_all) | {"kv_heads": None, "block_table": None}
+    for kernel in result["kernels"]:
         kernel |= {"start_ticks": None, "end_ticks": None}
-    found["segments"]["dropped"] = None
-    assert violations(found) == {}
-    only_reads = edited(found, lambda rows, _: rows.__setitem__(slice(None), of_reads(rows)))
+    result["segments"]["dropped"] = None
+    assert violations(result) == {}
+    only_reads = edited(result, lambda rows, _: rows.__setitem__(slice(None), of_reads(rows)))
     only_reads["kernels"][0]["kernel"] = "attention"
     assert violations(only_reads) == {}
 

@@ -48,10 +48,10 @@ def test_events_of_one_request_are_counted_by_hand() -> None:
         *("workload.output_tokens=3", "tracing=sampled", "tracing.layer_stride=2"),
         *("tracing.head_stride=2", "repeats=5"),
     )
-    found = planned(*words, "model.dtype=float16")
+    result = planned(*words, "model.dtype=float16")
     events = 2 * 2 * ((3 + 1 + 1) + 4 * (3 + 3 + 3))
-    assert events_of_a_repeat(found) == events
-    assert events_on_disk(found) == (32 * events, 10 * events)
+    assert events_of_a_repeat(result) == events
+    assert events_on_disk(result) == (32 * events, 10 * events)
     assert needs(*words, "model.dtype=float16").kv_event_bytes == (32 + 50) * events
     every_second = planned(*words, "model.dtype=float16", "tracing.step_stride=2")
     assert events_of_a_repeat(every_second) == events // 2
@@ -70,8 +70,8 @@ def test_events_of_a_measured_run_were_as_many() -> None:
 
 def test_event_buffers_are_there_if_events_are_traced() -> None:
     assert memory().event_buffer_bytes == 0
-    found = memory("tracing=full", "tracing.buffer_events=1000")
-    assert found.event_buffer_bytes == 2 * 32 * 1000
+    result = memory("tracing=full", "tracing.buffer_events=1000")
+    assert result.event_buffer_bytes == 2 * 32 * 1000
 
 
 def test_event_buffers_count_too() -> None:
@@ -84,8 +84,8 @@ def test_event_buffers_count_too() -> None:
 def test_a_plan_says_what_it_needs_in_its_last_line(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("device=cuda", "device.hardware=a100-40gb", "model=yarn-llama-2-7b", "tracing=full")
     _, said = printed(capsys, *words, "overflow=swap", "overflow.host_gib=4")
-    found = needs(*words[1:], "overflow=swap", "overflow.host_gib=4")
-    memory, disk = map(gib_text, (found.memory.total_bytes, found.kv_event_bytes))
+    result = needs(*words[1:], "overflow=swap", "overflow.host_gib=4")
+    memory, disk = map(gib_text, (result.memory.total_bytes, result.kv_event_bytes))
     assert (
         f"needs {memory} GiB of GPU memory (weights 12.6, KV cache 4.0, "
         f"activations 0.4, event buffers 0.2), 4.0 GiB of pinned host memory, {disk} GiB of disk "
@@ -110,11 +110,11 @@ def test_as_json_the_numbers_are_bytes(capsys: pytest.CaptureFixture[str]) -> No
     words = ["device=cuda", "device.hardware=h200", "overflow=swap", "tracing=full"]
     assert cli.main(["plan", *words, "--json", *OF_CONFIG]) == EXIT_DONE
     (entry,) = json.loads(capsys.readouterr().out)
-    found: dict[str, Any] = entry["needs"]
+    result: dict[str, Any] = entry["needs"]
     parts = ("weight", "cache", "activation", "copy", "event_buffer")
-    assert sum(found[f"gpu_{part}_bytes"] for part in parts) == found["gpu_memory_bytes"]
-    assert found["hardware"] == "h200"
-    assert found["gpu_usable_bytes"] == usable_bytes("h200")
-    assert found["host_pool_bytes"] == GIB
-    assert found["kv_event_bytes"] == needs(*words[1:]).kv_event_bytes > 0
+    assert sum(result[f"gpu_{part}_bytes"] for part in parts) == result["gpu_memory_bytes"]
+    assert result["hardware"] == "h200"
+    assert result["gpu_usable_bytes"] == usable_bytes("h200")
+    assert result["host_pool_bytes"] == GIB
+    assert result["kv_event_bytes"] == needs(*words[1:]).kv_event_bytes > 0
     assert "hardware" not in entry["experiment"]["device"]

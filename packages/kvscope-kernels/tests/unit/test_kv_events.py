@@ -126,17 +126,17 @@ def test_every_event_is_a_row_as_it_was_recorded(
 
 
 def test_an_event_of_an_unknown_row_has_no_request(tmp_path: Path) -> None:
-    found = Batch([(20, 1)]).flush()
-    found["events"]["row"][-1] = 300
-    events, _, account = collected([found], tmp_path)
+    flush = Batch([(20, 1)]).flush()
+    flush["events"]["row"][-1] = 300
+    events, _, account = collected([flush], tmp_path)
     assert events["request_id"].isna().sum() == events["phase"].isna().sum() == 1
     assert account["oracles"]["reads_repeated"]["violations"] == 1
 
 
 def test_a_kernel_is_a_row_with_its_expected_and_recorded_events(tmp_path: Path) -> None:
-    found = Batch([(20, 25), (70, 1)], block_size=16, tile_tokens=10, kv_heads=[0, 3]).flush()
-    found["segments"]["dropped"][-1] = 5
-    _, kernels, account = collected([found], tmp_path)
+    flush = Batch([(20, 25), (70, 1)], block_size=16, tile_tokens=10, kv_heads=[0, 3]).flush()
+    flush["segments"]["dropped"][-1] = 5
+    _, kernels, account = collected([flush], tmp_path)
     write, attention = kernels.to_dict("records")
     # Tokens 20 … 44 fall into 2 blocks, token 70 into 1; the tiles end at 30, 40, 45 and 71.
     assert (write["kernel"], write["expected_events"]) == ("write", 2 * (2 + 1))
@@ -145,21 +145,21 @@ def test_a_kernel_is_a_row_with_its_expected_and_recorded_events(tmp_path: Path)
     assert [row["events"] for row in (write, attention)] == [6, reads]
     assert [row["dropped_events"] for row in (write, attention)] == [0, 5]
     assert attention["phase"] == "mixed"
-    start = found["origin_ticks"] + found["kernels"][1]["start_ticks"]
+    start = flush["origin_ticks"] + flush["kernels"][1]["start_ticks"]
     assert attention["start_ns"] == start
     assert account["oracles"]["events_dropped"]["violations"] == 5
 
 
 def test_how_far_an_event_lies_outside_of_its_kernel_is_its_residual(tmp_path: Path) -> None:
-    found = Batch([(20, 1)]).flush()
+    flush = Batch([(20, 1)]).flush()
     last = max(
         start + took
         for start, took in zip(
-            found["events"]["start_ticks"], found["events"]["duration_ticks"], strict=True
+            flush["events"]["start_ticks"], flush["events"]["duration_ticks"], strict=True
         )
     )
-    found["kernels"][1]["end_ticks"] = last - 13
-    _, kernels, account = collected([found], tmp_path)
+    flush["kernels"][1]["end_ticks"] = last - 13
+    _, kernels, account = collected([flush], tmp_path)
     assert kernels["residual_ns"].tolist() == [0, 13]
     assert account["residual_ns"] == 13
 
@@ -205,8 +205,8 @@ def test_ticks_become_ns_by_the_line_between_the_readings(
     ticks, host = (np.cumsum([step[i] for step in steps]).tolist() for i in (0, 1))
     readings = [(origin + t, ns) for t, ns in zip(ticks, host, strict=True)]
     instants = [t for t in instants if 0 <= origin + t < 2**63] or [ticks[0]]
-    found = clock(*readings).ns(np.array(instants, np.int64), origin)
-    for instant, ns in zip(instants, found.tolist(), strict=True):
+    result = clock(*readings).ns(np.array(instants, np.int64), origin)
+    for instant, ns in zip(instants, result.tolist(), strict=True):
         piece = sum(instant >= t for t in ticks[1:-1])
         slope = Fraction(host[piece + 1] - host[piece], ticks[piece + 1] - ticks[piece])
         exact = host[piece] + (instant - ticks[piece]) * slope
@@ -215,8 +215,8 @@ def test_ticks_become_ns_by_the_line_between_the_readings(
 
 
 def test_a_clock_read_once_goes_by_its_nominal_rate() -> None:
-    found = clock((2**62, 1000), ns_per_tick=0.5).ns(np.array([0, 10, 11]), 2**62)
-    assert found.tolist() == [1000, 1005, 1006]
+    result = clock((2**62, 1000), ns_per_tick=0.5).ns(np.array([0, 10, 11]), 2**62)
+    assert result.tolist() == [1000, 1005, 1006]
 
 
 @pytest.mark.parametrize("broken", [{}, {"clock": None}, {"clock": {"name": "tsc", "samples": []}}])
@@ -276,9 +276,9 @@ def test_a_line_that_is_no_flush_is_told(tmp_path: Path, found: Any, wrong: str)
 
 
 def test_events_that_the_segments_do_not_count_are_told(tmp_path: Path) -> None:
-    found = Batch([(20, 1)]).flush()
-    found["events"]["tokens"].pop()
-    path = write_flushes(tmp_path / KERNEL_EVENTS, [found])
+    flush = Batch([(20, 1)]).flush()
+    flush["events"]["tokens"].pop()
+    path = write_flushes(tmp_path / KERNEL_EVENTS, [flush])
     with pytest.raises(BadInput, match=r"events.tokens has \d+ values, the segments hold \d+"):
         list(read_flushes(path))
 
@@ -340,9 +340,9 @@ def faults(run: Path) -> list[str]:
 
 
 def lossy() -> Found:
-    found = Batch([(40, 1)], step=3, layer=1).flush()
-    found["segments"]["dropped"][0] = 2
-    return found
+    flush = Batch([(40, 1)], step=3, layer=1).flush()
+    flush["segments"]["dropped"][0] = 2
+    return flush
 
 
 def test_collect_keeps_the_verdict_of_every_oracle(tmp_path: Path) -> None:
@@ -387,10 +387,10 @@ def test_check_looks_at_the_raw_events(tmp_path: Path) -> None:
 
 
 def test_a_kernel_is_held_against_its_layer_on_the_host_s_clock(tmp_path: Path) -> None:
-    found = Batch([(40, 1)], origin_ticks=SECOND + 500_000).flush()
+    flush = Batch([(40, 1)], origin_ticks=SECOND + 500_000).flush()
     within = {"repeat": 0, "step": 0, "layer": 0, "start_s": 0.0005, "duration_s": 0.1}
-    assert faults(traced_run(tmp_path / "within", [found], layers=[within])) == []
-    late = traced_run(tmp_path / "late", [found], layers=[within | {"start_s": 0.1}])
+    assert faults(traced_run(tmp_path / "within", [flush], layers=[within])) == []
+    late = traced_run(tmp_path / "late", [flush], layers=[within | {"start_s": 0.1}])
     assert [c.split(", ")[0] for c in faults(late)] == [f"{late}: kernel_outside_layer"]
 
 
@@ -398,7 +398,7 @@ def test_a_gpu_s_kernels_are_held_against_the_profiler_s(tmp_path: Path) -> None
     """The profiler saw the same launches, on a clock of its own, a little longer or shorter."""
     path = tmp_path / "run"
     path.mkdir()
-    found = Batch([(40, 1)], gpu=True, origin_ticks=SECOND + 10_100_000).flush()
+    flush = Batch([(40, 1)], gpu=True, origin_ticks=SECOND + 10_100_000).flush()
     offset_ns, process, thread = 123_456, global_id(100), global_id(100, 7)
     file = NsysFile(path / "trace.sqlite", capture_end=10 * SECOND)
     own = file.kvscope(thread)
@@ -407,8 +407,8 @@ def test_a_gpu_s_kernels_are_held_against_the_profiler_s(tmp_path: Path) -> None
     own("forward pass", pushed, pushed + 10_000_000, 0)
     own("layer", pushed + 1000, pushed + 9_000_000, 0)
     for place, (name, early, late) in enumerate((("write", 3, 4), ("attention", -700, -200))):
-        kernel = found["kernels"][place]
-        origin = found["origin_ticks"] - offset_ns
+        kernel = flush["kernels"][place]
+        origin = flush["origin_ticks"] - offset_ns
         file.call(pushed + 2000 + place, pushed + 2100 + place, thread, place)
         file.kernel(
             origin + kernel["start_ticks"] - early,
@@ -419,7 +419,7 @@ def test_a_gpu_s_kernels_are_held_against_the_profiler_s(tmp_path: Path) -> None
         )
     file.close()
     steps = [{"repeat": 0, "step": 0, "start_s": 0.0, "schedule_s": 0.01, "duration_s": 0.1}]
-    run = traced_run(path, [found], profiler="nsys", steps=steps)
+    run = traced_run(path, [flush], profiler="nsys", steps=steps)
     collect_run(run, tmp_path / "out")
     kernels = tables.read(tables.KV_KERNELS, tmp_path / "out" / "kv_kernels.parquet")
     assert kernels["residual_ns"].tolist() == [0, 700]
@@ -432,11 +432,11 @@ def test_a_gpu_s_kernels_are_held_against_the_profiler_s(tmp_path: Path) -> None
 def test_records_give_the_tables_that_columns_give(gpu: bool, tmp_path: Path):
     """Version 2 of a flush, and version 1 of earlier runs."""
     flushes = batches_of_a_run(gpu)
-    found = {}
+    result = {}
     for name, file in {"columns": flushes, "records": [*map(with_records, flushes)]}.items():
         (tmp_path / name).mkdir()
-        found[name] = collected(file, tmp_path / name)
-    for one, other in zip(*found.values(), strict=True):
+        result[name] = collected(file, tmp_path / name)
+    for one, other in zip(*result.values(), strict=True):
         assert one.equals(other) if isinstance(one, pd.DataFrame) else one == other
     assert [with_columns(with_records(flush)) for flush in flushes] == flushes
 

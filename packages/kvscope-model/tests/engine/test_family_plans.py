@@ -46,12 +46,12 @@ def test_what_layers_keep_is_what_vllm_plans(name: str, dtype: str, tmp_path: Pa
     more = ("block_size=32", f"kv_cache_dtype={dtype}", "--memory", "1GiB", "--tokens", "64")
     done = kvscope("bytes", str(tmp_path), *words, *more, "--json")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    size = max(0 if one["state"] else one["block_tokens"] for one in found["groups"])
+    result = json.loads(done.stdout)
+    size = max(0 if one["state"] else one["block_tokens"] for one in result["groups"])
     groups = model.kv_groups(size, BYTES[model.dtype if dtype == "auto" else dtype])
     planned = [asdict(group) | {"state": keeps_state(group)} for group in groups]
-    assert sorted(map(shape, found["groups"])) == sorted(map(shape, planned))
-    assert found["weights"] == model.weights_per_token
+    assert sorted(map(shape, result["groups"])) == sorted(map(shape, planned))
+    assert result["weights"] == model.weights_per_token
 
 
 def shape(group: dict[str, Any]) -> list[str]:

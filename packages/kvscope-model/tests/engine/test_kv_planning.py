@@ -69,8 +69,8 @@ def plan(directory: Path, family: str, *words: str) -> dict[str, Any]:
     asked = [*words, "--memory", str(MEMORY), "--tokens", *map(str, LENGTHS), "--json"]
     done = kvscope("bytes", str(directory), *asked)
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 def held(found: dict[str, Any]) -> list[list[int]]:
@@ -79,22 +79,22 @@ def held(found: dict[str, Any]) -> list[list[int]]:
 
 
 def test_full_attention_holds_every_token(tmp_path: Path) -> None:
-    found = plan(tmp_path, "gqa", "block_size=32")
-    (group,) = found["groups"]
-    assert group["useful_bytes"] == found["block_bytes"] == 2 * 4 * 2 * 64 * 2 * 32
-    assert found["blocks"] == MEMORY // found["block_bytes"]
-    assert held(found) == [[-(-tokens // 32)] for tokens in LENGTHS]
+    result = plan(tmp_path, "gqa", "block_size=32")
+    (group,) = result["groups"]
+    assert group["useful_bytes"] == result["block_bytes"] == 2 * 4 * 2 * 64 * 2 * 32
+    assert result["blocks"] == MEMORY // result["block_bytes"]
+    assert held(result) == [[-(-tokens // 32)] for tokens in LENGTHS]
     # Projections of Q and of the output, of K and V, and three products of the MLP; norms.
     weights = 4 * (2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 512 + 2 * 256) + 256
     flops = 2 * weights * 1000 + 4 * (4 * 4 * 64) * (1000 * 1001 // 2)
-    assert found["requests"][1]["recompute_flops"] == flops
+    assert result["requests"][1]["recompute_flops"] == flops
 
 
 def test_a_window_frees_blocks_that_it_has_passed(tmp_path: Path) -> None:
-    found = plan(tmp_path, "window", "block_size=32", "enable_prefix_caching=false")
-    windows = [one["window_tokens"] for one in found["groups"]]
+    result = plan(tmp_path, "window", "block_size=32", "enable_prefix_caching=false")
+    windows = [one["window_tokens"] for one in result["groups"]]
     assert windows.count(256) == len(windows) - 1
-    for tokens, blocks in zip(LENGTHS, held(found), strict=True):
+    for tokens, blocks in zip(LENGTHS, held(result), strict=True):
         for window, count in zip(windows, blocks, strict=True):
             # The newest token attends to itself and 255 before it.
             first = max(0, tokens - window) // 32 if window else 0
@@ -106,39 +106,39 @@ def test_a_window_frees_blocks_that_it_has_passed(tmp_path: Path) -> None:
     ["window", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("chunks", "states"))],
 )
 def test_what_a_request_holds_follows_from_its_tokens(tmp_path: Path, family: str) -> None:
-    found = plan(tmp_path, family, "enable_prefix_caching=false")
+    result = plan(tmp_path, family, "enable_prefix_caching=false")
     tokens = np.array(LENGTHS)
-    for number, group in enumerate(found["groups"]):
+    for number, group in enumerate(result["groups"]):
         own = {key: value for key, value in group.items() if key != "state"}
-        due = held_blocks(KvGroup(**own), tokens - 1, tokens)
-        assert due.tolist() == [blocks[number] for blocks in held(found)]
+        expected = held_blocks(KvGroup(**own), tokens - 1, tokens)
+        assert expected.tolist() == [blocks[number] for blocks in held(result)]
 
 
 @pytest.mark.thorough
 def test_experts_count_as_far_as_a_token_takes_them(tmp_path: Path) -> None:
-    found = plan(tmp_path, "experts")
+    result = plan(tmp_path, "experts")
     expert = 3 * 256 * 512
     others = 2 * 256 * 256 + 2 * 256 * 128 + 8 * 256 + 2 * 256
-    assert found["weights"] == 4 * (2 * expert + others) + 256
+    assert result["weights"] == 4 * (2 * expert + others) + 256
 
 
 @pytest.mark.thorough
 def test_latent_attention_holds_the_latent_and_fp8_half_of_it(tmp_path: Path) -> None:
-    found = plan(tmp_path, "latent", "block_size=16")
-    assert found["block_bytes"] == 4 * (128 + 32) * 2 * 16
+    result = plan(tmp_path, "latent", "block_size=16")
+    assert result["block_bytes"] == 4 * (128 + 32) * 2 * 16
     fp8 = plan(tmp_path, "latent", "block_size=16", "kv_cache_dtype=fp8")
-    assert 2 * fp8["block_bytes"] == found["block_bytes"]
+    assert 2 * fp8["block_bytes"] == result["block_bytes"]
 
 
 @pytest.mark.thorough
 def test_a_state_does_not_grow_and_is_padded_to_the_blocks_beside_it(tmp_path: Path) -> None:
-    found = plan(tmp_path, "states", "enable_prefix_caching=false")
-    full, state = found["groups"]
+    result = plan(tmp_path, "states", "enable_prefix_caching=false")
+    full, state = result["groups"]
     assert (full["state"], state["state"]) == (False, True)
     assert state["useful_bytes"] < state["padded_bytes"] == full["padded_bytes"]
-    assert {blocks[1] for blocks in held(found)} == {1}
+    assert {blocks[1] for blocks in held(result)} == {1}
     padding = full["padded_bytes"] - full["useful_bytes"]
-    for request in found["requests"]:
+    for request in result["requests"]:
         padded = request["blocks"][0] * padding
         padded += request["blocks"][1] * (state["padded_bytes"] - state["useful_bytes"])
         assert request["padding_bytes"] == padded
@@ -169,7 +169,7 @@ IN_FULL = ("experts", "chunks")  # groups as others have
 @pytest.mark.thorough
 def test_the_plan_is_that_of_a_started_engine(tmp_path: Path, family: str) -> None:
     words = {"max_model_len": 2048, "max_num_batched_tokens": 1024, "max_num_seqs": 8}
-    found = plan(tmp_path, family, *(f"{key}={value}" for key, value in words.items()))
+    result = plan(tmp_path, family, *(f"{key}={value}" for key, value in words.items()))
     done = subprocess.run(
         [sys.executable, "-c", STARTED, str(tmp_path), str(MEMORY), json.dumps(words)],
         capture_output=True,
@@ -178,7 +178,7 @@ def test_the_plan_is_that_of_a_started_engine(tmp_path: Path, family: str) -> No
     )
     assert done.returncode == 0, done.stderr[-2000:]
     started = json.loads(done.stdout.strip().splitlines()[-1])
-    assert [found["blocks"], found["capacity_tokens"], found["max_concurrency"]] == started
+    assert [result["blocks"], result["capacity_tokens"], result["max_concurrency"]] == started
 
 
 @pytest.mark.thorough
@@ -226,9 +226,9 @@ def test_a_model_of_the_configuration_has_the_bytes_that_runs_of_it_have(
 
 
 def test_blocks_that_no_backend_takes_are_planned_and_said_to_be_refused(tmp_path: Path) -> None:
-    found = plan(tmp_path, "gqa", "block_size=48")
-    assert found["refused"].startswith("No common block size for 48")
-    assert found["groups"][0]["block_tokens"] == 48
+    result = plan(tmp_path, "gqa", "block_size=48")
+    assert result["refused"].startswith("No common block size for 48")
+    assert result["groups"][0]["block_tokens"] == 48
 
 
 @pytest.mark.parametrize(

@@ -101,10 +101,10 @@ def test_a_modeled_run_is_valid_and_says_that_it_is_modeled(published, tmp_path)
 def traced(request, warm: Warm) -> list[Path]:
     """Two runs of one experiment, with every KV event, collected."""
     words = [*SMALL, f"overflow={request.param}", "workload.max_tokens=192", "tracing=full"]
-    found = [directory_of(warm, words, f"twice-{i}") for i in range(2)]
-    for directory in found:
+    results = [directory_of(warm, words, f"twice-{i}") for i in range(2)]
+    for directory in results:
         collect_run(directory, directory / "tables")
-    return found
+    return results
 
 
 def test_every_record_of_two_runs_is_the_same_bytes(traced):
@@ -117,10 +117,10 @@ def test_every_record_of_two_runs_is_the_same_bytes(traced):
 
 
 def test_modeled_events_satisfy_the_oracles_of_measured_ones(traced):
-    found = {one.name: one.state for one in checklist(read_records(traced[0]))}
-    assert found["hit_not_in_table"] == "not applicable"  # there is no prefix cache
-    assert {found[name] for name in {*ORACLES_OF_EVENTS} - {"hit_not_in_table"}} == {"held"}
-    assert "violated" not in found.values()
+    result = {one.name: one.state for one in checklist(read_records(traced[0]))}
+    assert result["hit_not_in_table"] == "not applicable"  # there is no prefix cache
+    assert {result[name] for name in {*ORACLES_OF_EVENTS} - {"hit_not_in_table"}} == {"held"}
+    assert "violated" not in result.values()
 
 
 def test_kernels_and_their_events_last_as_long_as_the_cost_model_says(traced):
@@ -226,9 +226,9 @@ def test_recosted_records_are_those_of_a_run_on_that_hardware(warm: Warm, overfl
     words, usual = overflowing
     constants = ", ".join(f"{name}: {value}" for name, value in OTHER.items())
     other = directory_of(warm, [*words, f"device.constants={{{constants}}}"], "other")
-    found = recosted(usual, **OTHER)
-    assert found.steps["duration_s"].sum() > 1.1 * table(usual, "steps")["duration_s"].sum()
-    assert_same_times(found, read_records(other))
+    result = recosted(usual, **OTHER)
+    assert result.steps["duration_s"].sum() > 1.1 * table(usual, "steps")["duration_s"].sum()
+    assert_same_times(result, read_records(other))
 
 
 @pytest.mark.parametrize("overflow", ["activation", "adaptive"])
@@ -239,10 +239,10 @@ def test_a_sample_of_the_bootstrap_is_as_a_device_of_its_numbers(warm: Warm, ove
     sample = data.read("a100-40gb").bootstrap[4]
     constants = ", ".join(f"{name}: {value!r}" for name, value in sample.items())
     other = directory_of(warm, [*words, f"device.constants={{{constants}}}"], "other")
-    found, due = recosted(usual, **sample), read_records(other)
+    result, expected = recosted(usual, **sample), read_records(other)
     assert_same_times(
-        found.variant(preemptions=found.preemptions.drop(columns="predicted_s")),
-        due.variant(preemptions=due.preemptions.drop(columns="predicted_s")),
+        result.variant(preemptions=result.preemptions.drop(columns="predicted_s")),
+        expected.variant(preemptions=expected.preemptions.drop(columns="predicted_s")),
     )
 
 
@@ -251,13 +251,13 @@ def test_metrics_of_kept_activations_have_the_interval_of_the_bootstrap(warm: Wa
     words = [*SMALL, *OVERFLOWS[kept], "workload.max_tokens=192"]
     metrics = analyse(directory_of(warm, words, "usual"), tmp_path).set_index("metric")
     timed = ["makespan_s", "resume_overhead_net_s", "save_s", "rebuild_s"]
-    found = metrics.loc[timed, ["value", "ci_low", "ci_high"]].astype(float)
-    assert (found["value"] > 0).sum() >= 3
-    assert (found[found["value"] == 0] == 0).all(axis=None)
+    result = metrics.loc[timed, ["value", "ci_low", "ci_high"]].astype(float)
+    assert (result["value"] > 0).sum() >= 3
+    assert (result[result["value"] == 0] == 0).all(axis=None)
     # Launches, of which so small a model's rebuilding consists, are not fitted.
-    assert (found["ci_low"] < found["ci_high"]).tolist()[:3] == [True] * 3
-    assert (found["ci_low"] <= found["value"]).all()
-    assert (found["ci_high"] >= found["value"]).all()
+    assert (result["ci_low"] < result["ci_high"]).tolist()[:3] == [True] * 3
+    assert (result["ci_low"] <= result["value"]).all()
+    assert (result["ci_high"] >= result["value"]).all()
 
 
 @pytest.mark.parametrize("overflow", ["swap", "activation"])
@@ -269,12 +269,12 @@ def test_predicted_passes_of_a_run_are_those_of_the_modeled_device(warm: Warm, o
     assert isinstance(experiment.device, Modeled)
     repeat = next(read_records(directory).repeats())
     assert len(repeat.preemptions)
-    found = predicted_s(experiment.device.numbers, experiment, repeat)
+    result = predicted_s(experiment.device.numbers, experiment, repeat)
     # A prediction takes the tokens of a request as saved in one copy; a few lie in two stretches.
     near = {"swap": 1e-5, "activation": 0.02}[overflow]
     due_s = repeat.steps["forward_s"].to_numpy()
-    assert found == pytest.approx(due_s, rel=near, abs=1e-8)
-    assert found.sum() == pytest.approx(due_s.sum(), rel=1e-3)
+    assert result == pytest.approx(due_s, rel=near, abs=1e-8)
+    assert result.sum() == pytest.approx(due_s.sum(), rel=1e-3)
 
 
 def test_metrics_have_the_interval_of_the_bootstrap(published, tmp_path):
@@ -338,5 +338,5 @@ def test_adaptive_takes_a_possible_action_and_records_its_expectation(run: Runne
 
 
 def rows(run: Run, columns: list[str]) -> pd.DataFrame:
-    found = run.table("batch")
-    return found.loc[found["repeat"] == 0, columns].reset_index(drop=True)
+    result = run.table("batch")
+    return result.loc[result["repeat"] == 0, columns].reset_index(drop=True)

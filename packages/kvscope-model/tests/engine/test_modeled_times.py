@@ -63,9 +63,9 @@ def tables_of(words: list[str]) -> dict[str, pd.DataFrame]:
         engine.begin(recording, Marks())
         served = serve(engine, build(planned.experiment), Silent())
         blocks = (engine.kv_blocks_total, engine.host_blocks_total)
-        found = replay(recording, RepeatContext(0, served.origin_ns, *blocks, BLOCK, "modeled"))
+        result = replay(recording, RepeatContext(0, served.origin_ns, *blocks, BLOCK, "modeled"))
     names = ("steps", "batch", "preemptions", "transfers")
-    return {name: getattr(found, name) for name in names}
+    return {name: getattr(result, name) for name in names}
 
 
 @pytest.fixture(scope="module")
@@ -201,9 +201,9 @@ def swapped_behind_saves(way: str) -> tuple[int, int]:
     link, orders = Link(VirtualClock(), costs), SwapOrders()
     link.copy(5e-3)
     getattr(orders, way).append(("request", (3,), (8,)))
-    (found,) = orders.before_pass(link)
-    assert found.start_ns is not None
-    return found.start_ns, link.clock.now_ns()
+    (result,) = orders.before_pass(link)
+    assert result.start_ns is not None
+    return result.start_ns, link.clock.now_ns()
 
 
 @pytest.mark.parametrize("way", ["out", "into"])

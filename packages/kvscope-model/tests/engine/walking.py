@@ -20,8 +20,8 @@ Records = dict[str, str]
 
 def unsaid(walks: list[Walk], admission: str) -> list[str]:
     """The walks with a fault, in words: what changes nothing unsaid, or is wrongly said to."""
-    found: dict[str, Records] = {}
-    faults = ((walk, _fault(walk, admission, found)) for walk in walks)
+    result: dict[str, Records] = {}
+    faults = ((walk, _fault(walk, admission, result)) for walk in walks)
     return [f"{walk}: {fault}" for walk, fault in faults if fault]
 
 

@@ -54,11 +54,11 @@ OBSERVED = [observation(f"run {n % 3}", 40 * 2 ** (n % 7)) for n in range(21)]
 
 
 def test_numbers_that_made_the_times_are_found():
-    found = fit(OBSERVED, PARAMETERS, CPU)
-    assert found.values == pytest.approx(
+    result = fit(OBSERVED, PARAMETERS, CPU)
+    assert result.values == pytest.approx(
         {"gemm_flops_per_s": 7e10, "layer_launch_s": 2e-4}, rel=0.01
     )
-    assert found.hardware.gemm_flops_per_s == found.values["gemm_flops_per_s"]
+    assert result.hardware.gemm_flops_per_s == result.values["gemm_flops_per_s"]
 
 
 def test_what_is_left_out_is_predicted_by_the_others():
@@ -72,31 +72,31 @@ def assert_predicted(errors: Mapping[str, list[float] | None]) -> None:
 
 def test_an_observation_far_off_hardly_moves_the_fit():
     slip = observation("run 0", 320, factor=3.0)
-    found = fit([*OBSERVED, slip], PARAMETERS, CPU)
-    assert found.values["gemm_flops_per_s"] == pytest.approx(7e10, rel=0.05)
+    result = fit([*OBSERVED, slip], PARAMETERS, CPU)
+    assert result.values["gemm_flops_per_s"] == pytest.approx(7e10, rel=0.05)
 
 
 def test_the_bootstrap_is_the_same_each_time_and_holds_the_value():
     first, second = (bootstrap(OBSERVED, PARAMETERS, CPU, 4) for _ in range(2))
     assert first == second
-    found = fit(OBSERVED, PARAMETERS, CPU).values
-    for name, one in intervals(found, first).items():
-        assert one.low <= found[name] == one.value <= one.high
+    result = fit(OBSERVED, PARAMETERS, CPU).values
+    for name, one in intervals(result, first).items():
+        assert one.low <= result[name] == one.value <= one.high
 
 
 @given(finite, st.lists(finite, min_size=2, max_size=20))
 def test_an_interval_has_its_own_value_and_most_samples(value: float, samples: list[float]):
-    found = bootstrap_interval(value, samples)
-    assert found.low <= found.value == value <= found.high
+    result = bootstrap_interval(value, samples)
+    assert result.low <= result.value == value <= result.high
     least, most = min(value, *samples), max(value, *samples)
-    assert least <= found.low <= np.median(samples) <= found.high <= most
+    assert least <= result.low <= np.median(samples) <= result.high <= most
 
 
 def test_what_no_time_tells_stays_at_its_start():
     unknown = Parameter("pinned_copy_s", 2e-6, 1e-8, 1e-3)
-    found = fit(OBSERVED, [*PARAMETERS, unknown], CPU)
-    assert found.values["pinned_copy_s"] == pytest.approx(2e-6, rel=1e-6)
-    assert found.values["gemm_flops_per_s"] == pytest.approx(7e10, rel=0.01)
+    result = fit(OBSERVED, [*PARAMETERS, unknown], CPU)
+    assert result.values["pinned_copy_s"] == pytest.approx(2e-6, rel=1e-6)
+    assert result.values["gemm_flops_per_s"] == pytest.approx(7e10, rel=0.01)
 
 
 def copy(hardware: Hardware, values: Mapping[str, float]) -> float:
@@ -113,9 +113,9 @@ def test_a_group_of_which_the_others_do_not_tell_is_not_predicted():
 
 
 def test_a_written_device_has_the_fitted_numbers(tmp_path):
-    found = fit(OBSERVED, PARAMETERS, CPU)
-    samples = [found.values, {**found.values, "gemm_flops_per_s": 8e10}]
-    calibration = Calibration(found, samples, {"run": [0.1]}, {})
+    result = fit(OBSERVED, PARAMETERS, CPU)
+    samples = [result.values, {**result.values, "gemm_flops_per_s": 8e10}]
+    calibration = Calibration(result, samples, {"run": [0.1]}, {})
     path = tmp_path / "here.yaml"
     write_device(calibration, path)
     written = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -106,16 +106,16 @@ def test_layers_that_share_k_and_v_attend_like_their_owners() -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 @given(st.integers(2, 64), lengths)
 def test_a_longer_context_never_takes_less(name: str, requests: int, context: int) -> None:
-    found = cost(model_of(name))
-    shorter = found.pass_s([], requests, requests * context, context)
-    assert found.pass_s([], requests, requests * (context + 16), context + 16) >= shorter
+    result = cost(model_of(name))
+    shorter = result.pass_s([], requests, requests * context, context)
+    assert result.pass_s([], requests, requests * (context + 16), context + 16) >= shorter
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_many_passes_cost_the_sum_of_each(name: str) -> None:
-    found = cost(model_of(name))
+    result = cost(model_of(name))
     chunks = [[(300, 0), (20, 4000)], [], [(7, 90)]]
     decodes, context = np.array([0, 3, 2]), np.array([0.0, 5000.0, 100.0])
-    together = found.passes_s(Loads(chunks, decodes, context, context))
+    together = result.passes_s(Loads(chunks, decodes, context, context))
     each = zip(chunks, decodes.tolist(), context.tolist(), strict=True)
-    assert together.tolist() == [found.pass_s(rows, n, held, held) for rows, n, held in each]
+    assert together.tolist() == [result.pass_s(rows, n, held, held) for rows, n, held in each]

@@ -9,20 +9,20 @@ from kvscope_model.hardware import files, hardware
 
 @pytest.mark.parametrize("name", files.names())
 def test_every_number_has_a_source(name):
-    found = hardware.read(name)
-    assert set(found.sources) == set(type(found).model_fields) - {"title", "sources", "bootstrap"}
-    assert all(found.sources.values())
+    result = hardware.read(name)
+    assert set(result.sources) == set(type(result).model_fields) - {"title", "sources", "bootstrap"}
+    assert all(result.sources.values())
 
 
 @pytest.mark.parametrize("name", files.names())
 def test_nothing_is_faster_than_the_vendor_states(name):
-    found = hardware.read(name)
-    assert found.gemm_flops_per_s < found.peak_flops_per_s
-    assert found.attention_flops_per_s < found.peak_flops_per_s
-    assert found.weight_bytes_per_s < found.memory_bytes_per_s * found.read_share
+    result = hardware.read(name)
+    assert result.gemm_flops_per_s < result.peak_flops_per_s
+    assert result.attention_flops_per_s < result.peak_flops_per_s
+    assert result.weight_bytes_per_s < result.memory_bytes_per_s * result.read_share
     for memory in ("pinned", "pageable"):
         for direction in ("out", "in"):
-            assert getattr(found, f"{memory}_{direction}_bytes_per_s") < found.link_bytes_per_s
+            assert getattr(result, f"{memory}_{direction}_bytes_per_s") < result.link_bytes_per_s
 
 
 def test_the_hardware_of_the_configuration_is_there():
@@ -60,12 +60,12 @@ def test_a_fit_to_a_bootstrap_sample_has_the_numbers_that_were_fitted():
 
 @pytest.mark.parametrize("name", ["a100-80gb", "h100", "h200", "rtx-4090"])
 def test_what_was_not_measured_is_carried_over_or_scaled_by_what_vendors_state(name):
-    known, found = hardware.read("a100-40gb"), hardware.read(name)
+    known, result = hardware.read("a100-40gb"), hardware.read(name)
 
     def ratio(key: str) -> float:
-        return getattr(found, key) / getattr(known, key)
+        return getattr(result, key) / getattr(known, key)
 
-    carried = [key for key, text in found.sources.items() if text.startswith("Carried")]
+    carried = [key for key, text in result.sources.items() if text.startswith("Carried")]
     assert "request_s" in carried
     assert [key for key in carried if ratio(key) != 1] == []
     peak = ratio("peak_flops_per_s")

@@ -78,18 +78,18 @@ def test_flops_are_two_per_weight_and_those_of_attention_pairs() -> None:
 
 
 def test_swap_wins_where_its_seconds_are_fewer() -> None:
-    found = losses()
+    result = losses()
     for held in filter(None, PLAN.held):
-        recompute_s = found.recompute_s(held.tokens)
+        recompute_s = result.recompute_s(held.tokens)
         even = PLAN.swap_bytes(held) / recompute_s / 1e9
-        assert found.swap_s(held, even) == pytest.approx(recompute_s)
+        assert result.swap_s(held, even) == pytest.approx(recompute_s)
     first, second = (
-        PLAN.swap_bytes(one) / found.recompute_s(one.tokens) / 1e9 for one in PLAN.held if one
+        PLAN.swap_bytes(one) / result.recompute_s(one.tokens) / 1e9 for one in PLAN.held if one
     )
     assert second < first  # attention grows with the square, contents do not
-    assert found.crossing(0.9 * second) == "at no length up to 512 tokens"
-    assert found.crossing((first + second) / 2) == "from about 512 tokens"
-    assert found.crossing(1.1 * first) == "at every length from 256 tokens on"
+    assert result.crossing(0.9 * second) == "at no length up to 512 tokens"
+    assert result.crossing((first + second) / 2) == "from about 512 tokens"
+    assert result.crossing(1.1 * first) == "at every length from 256 tokens on"
 
 
 def test_what_cannot_run_has_no_numbers() -> None:
@@ -120,8 +120,8 @@ def test_lengths_are_the_requested_and_the_doubled_ones() -> None:
 
 
 def test_numbers_have_few_digits_and_their_unit() -> None:
-    found = [*map(bytes_words, (96, 1024, 1.5 * 2**20, 40 * 2**30))]
-    assert found == ["96 bytes", "1 KiB", "1.5 MiB", "40 GiB"]
+    result = [*map(bytes_words, (96, 1024, 1.5 * 2**20, 40 * 2**30))]
+    assert result == ["96 bytes", "1 KiB", "1.5 MiB", "40 GiB"]
 
 
 def test_a_damaged_model_of_the_configuration_is_a_sentence(

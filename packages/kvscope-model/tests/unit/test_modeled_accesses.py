@@ -28,17 +28,17 @@ def drawn(seed: int, block_size: int) -> list[Row]:
 @pytest.mark.parametrize("block_size", [1, 16, 64])
 def test_each_token_is_written_once_to_its_slot(seed: int, block_size: int) -> None:
     rows = drawn(seed, block_size)
-    found: Counter[tuple[int, ...]] = Counter()
+    result: Counter[tuple[int, ...]] = Counter()
     for event in writes(rows, block_size, WORKERS, DURATION_NS).events:
         for offset in range(event["offset_tokens"], event["offset_tokens"] + event["tokens"]):
-            found[event["kind"], event["row"], event["block"], offset] += 1
-    due = Counter(
+            result[event["kind"], event["row"], event["block"], offset] += 1
+    expected = Counter(
         (kind, number, row.blocks[token // block_size], token % block_size)
         for number, row in enumerate(rows)
         for token in range(row.context, row.context + row.tokens)
         for kind in (K_WRITE, V_WRITE)
     )
-    assert found == due
+    assert result == expected
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -49,8 +49,8 @@ def test_each_tile_reads_every_block_up_to_its_end(
     rows = drawn(seed, block_size)
     events = reads(rows, block_size, HEADS, head_stride, WORKERS, DURATION_NS).events
     columns = ("kind", "row", "kv_head", "block", "block_position", "tokens")
-    found = Counter(zip(*(events[name].tolist() for name in columns), strict=True))
-    due: Counter[tuple[int, ...]] = Counter()
+    result = Counter(zip(*(events[name].tolist() for name in columns), strict=True))
+    expected: Counter[tuple[int, ...]] = Counter()
     for number, row in enumerate(rows):
         total = row.context + row.tokens
         for begin in range(row.context, total, TILE_TOKENS):
@@ -59,8 +59,8 @@ def test_each_tile_reads_every_block_up_to_its_end(
                 tokens = min(block_size, end - position * block_size)
                 for head in range(0, HEADS, head_stride):
                     for kind in (K_READ, V_READ):
-                        due[kind, number, head, row.blocks[position], position, tokens] += 1
-    assert found == due
+                        expected[kind, number, head, row.blocks[position], position, tokens] += 1
+    assert result == expected
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -173,8 +173,8 @@ def pass_s(hardware: Any, model: Model, rows: Rows, prefix_kernel: bool, split: 
 @given(rows, st.booleans(), st.booleans(), st.sampled_from(["a100-40gb", "h100", "cpu"]))
 def test_a_pass_takes_the_seconds_of_the_formula(name, rows, prefix_kernel, split, hardware):
     numbers, model = data.read(hardware), model_of(name)
-    found = PassCost(numbers, model, prefix_kernel, split).rows_s(rows)
-    assert found == pytest.approx(pass_s(numbers, model, rows, prefix_kernel, split), rel=1e-12)
+    result = PassCost(numbers, model, prefix_kernel, split).rows_s(rows)
+    assert result == pytest.approx(pass_s(numbers, model, rows, prefix_kernel, split), rel=1e-12)
 
 
 # Each number another: one in the place of another shows.
@@ -235,7 +235,7 @@ def test_what_is_moved_takes_the_seconds_of_the_formula(blocks, runs, coalesced,
 @given(st.integers(1, 5000), st.sampled_from(["a100-40gb", "cpu"]))
 def test_rebuilding_takes_the_seconds_of_the_formula(tokens, name):
     numbers = data.read(name)
-    found = OverflowCost(PassCost(numbers, MODEL), 16, 1, "pinned", False).rebuild_s(tokens)
+    result = OverflowCost(PassCost(numbers, MODEL), 16, 1, "pinned", False).rebuild_s(tokens)
     due_s = 0.0
     for first in range(0, tokens, 1024):
         count = min(1024, tokens - first)
@@ -244,7 +244,7 @@ def test_rebuilding_takes_the_seconds_of_the_formula(tokens, name):
         busy_s += moved_bytes / (numbers.memory_bytes_per_s * numbers.read_share)
         together = sum if name == "cpu" else max
         due_s += 32 * together([busy_s, 0.4 * numbers.layer_launch_s])
-    assert found == pytest.approx(due_s)
+    assert result == pytest.approx(due_s)
 
 
 @given(tokens=st.integers(1, 4096))

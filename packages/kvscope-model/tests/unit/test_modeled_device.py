@@ -19,12 +19,12 @@ def planned(*words: str):
 
 
 def test_it_has_the_settings_of_the_paper():
-    found = planned("overflow=swap")
-    assert found.cache.admission == "vllm-0.4.2"
-    assert (found.cache.watermark, found.cache.block_size) == (0.01, 16)
-    assert found.cache.pieces(found.model.layers) == 2 * found.model.layers
-    assert found.engine.max_num_batched_tokens == found.engine.max_model_len
-    assert found.overflow.host_gib == 64
+    result = planned("overflow=swap")
+    assert result.cache.admission == "vllm-0.4.2"
+    assert (result.cache.watermark, result.cache.block_size) == (0.01, 16)
+    assert result.cache.pieces(result.model.layers) == 2 * result.model.layers
+    assert result.engine.max_num_batched_tokens == result.engine.max_model_len
+    assert result.overflow.host_gib == 64
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ COMPOSER = Composer(Path("config"))
 
 
 def cost_of(model: str, coalesced: bool = False, block_size: int = 16) -> OverflowCost:
-    found = Model.model_validate(COMPOSER.compose((("model", model),))["model"])
-    passes = PassCost(A100, found)
-    return OverflowCost(passes, block_size, found.layers, "pinned", coalesced)
+    result = Model.model_validate(COMPOSER.compose((("model", model),))["model"])
+    passes = PassCost(A100, result)
+    return OverflowCost(passes, block_size, result.layers, "pinned", coalesced)
 
 
 LLAMA_2 = cost_of("yarn-llama-2-7b")

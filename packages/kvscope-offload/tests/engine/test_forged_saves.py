@@ -24,9 +24,9 @@ Change = Callable[[pd.DataFrame], pd.DataFrame]
 
 @pytest.fixture(scope="module")
 def run(warm: Warm) -> Records:
-    found = read_records(directory_of(warm, [*WORDS], "saves"))
-    assert noticed(found) == set()
-    return found
+    result = read_records(directory_of(warm, [*WORDS], "saves"))
+    assert noticed(result) == set()
+    return result
 
 
 def save(change: Change, place: int = 7) -> Forgery:
@@ -75,15 +75,15 @@ def test_activations_that_are_forged_are_noticed(name: str, run: Records) -> Non
 
 def test_activations_have_the_type_of_the_model_beside_k_and_v_of_eight_bits(warm: Warm) -> None:
     words = [*WORDS, "cache.dtype=fp8", "device.kernels=vllm", "engine.attention=vllm"]
-    found = read_records(directory_of(warm, words, "saves, fp8"))
-    assert noticed(found) == set()
-    assert len(found.saved)
-    engine = found.record.engine
+    result = read_records(directory_of(warm, words, "saves, fp8"))
+    assert noticed(result) == set()
+    assert len(result.saved)
+    engine = result.record.engine
     assert engine.input_block_bytes == 16 * 4 * 256 * 4  # tokens, layers, numbers of four bytes
 
 
 def test_a_replay_agrees_on_blocks_that_a_host_has_no_room_for(warm: Warm) -> None:
     words = last_of_each_key([*WORDS, "overflow.host_blocks=8"])
-    found = read_records(directory_of(warm, words, "saves, a small pool"))
-    assert found.preemptions["refused"].any()
-    assert noticed(found) == set()
+    result = read_records(directory_of(warm, words, "saves, a small pool"))
+    assert result.preemptions["refused"].any()
+    assert noticed(result) == set()

@@ -123,7 +123,7 @@ def transformers_model(name: str):
 def greedy(hf: Any, prompt: list[int], count: int) -> list[int]:
     """transformers' tokens of a request alone."""
     with torch.no_grad():
-        found = hf.generate(
+        result = hf.generate(
             torch.tensor([prompt]),
             attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
             max_new_tokens=count,
@@ -131,7 +131,7 @@ def greedy(hf: Any, prompt: list[int], count: int) -> list[int]:
             eos_token_id=None,
             pad_token_id=1,
         )
-    tokens: list[int] = found[0, len(prompt) :].tolist()
+    tokens: list[int] = result[0, len(prompt) :].tolist()
     return tokens
 
 
@@ -162,10 +162,10 @@ def generate(name: str, policy: str, **keys) -> Generated:
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_greedy_tokens_are_those_of_transformers(name, policy):
-    found = generate(name, policy)
-    assert found.tokens == expected(name)
-    assert [generation.pools.used for generation in found.generations] == [0] * len(
-        found.generations
+    result = generate(name, policy)
+    assert result.tokens == expected(name)
+    assert [generation.pools.used for generation in result.generations] == [0] * len(
+        result.generations
     )
 
 
@@ -175,8 +175,8 @@ def test_requests_with_and_without_tokens_to_compute_again_share_a_minibatch():
     source = of_transformers(transformers_model("llama"))
     cost = CostModel.of_rates(model("llama"), 1e9, 1e11, 1e10)
     engine = TensorEngine(model("llama"), policy, 64, source=source, cost=cost, overlap=False)
-    found = engine.generate(prompts(), [count for _, count in LENGTHS])
-    assert found.tokens == expected("llama")
+    result = engine.generate(prompts(), [count for _, count in LENGTHS])
+    assert result.tokens == expected("llama")
 
 
 @st.composite
@@ -236,10 +236,10 @@ def test_greedy_tokens_are_those_of_transformers_whatever_the_shape(
     cost = CostModel.of_rates(of, 1e9, 1e11, 1e10)
     source = of_transformers(hf)
     engine = TensorEngine(of, policy, block_size, source=source, cost=cost, overlap=False)
-    found = engine.generate(ids, [count for _, count in lengths])
+    result = engine.generate(ids, [count for _, count in lengths])
     engine.close()
     wanted = [greedy(hf, prompt, n) for prompt, (_, n) in zip(ids, lengths, strict=True)]
-    assert [found.tokens[i] for i in range(len(ids))] == wanted
+    assert [result.tokens[i] for i in range(len(ids))] == wanted
 
 
 @pytest.mark.parametrize("policy", ["flexgen", "hybrid", "token", "of each"])
@@ -305,14 +305,14 @@ def test_in_tiles_bits_do_not_depend_on_where_in_memory_a_request_lies(minibatch
 
 @pytest.mark.parametrize("policy", ["kv_only", "act_only", "hybrid", "flexgen"])
 def test_bytes_that_crossed_the_link_are_those_of_the_lengths(policy):
-    found = generate("opt", policy)
-    (generation,) = found.generations
+    result = generate("opt", policy)
+    (generation,) = result.generations
     loaded = stored = 0
-    for timed in found.passes:
+    for timed in result.passes:
         for batch in timed.step.minibatches:
             loaded += model("opt").layers * loaded_bytes(generation.cost.sizes, batch)
             stored += model("opt").layers * stored_bytes(generation.cost.sizes, batch)
-    copied = found.copied
+    copied = result.copied
     assert copied["kv"] + copied["activation"] == loaded
     assert copied["stored kv"] + copied["stored activation"] == stored
     if policy in ("kv_only", "flexgen"):
@@ -322,14 +322,14 @@ def test_bytes_that_crossed_the_link_are_those_of_the_lengths(policy):
 
 
 def test_weights_cross_the_link_once_a_layer_and_pass():
-    found = generate("opt", "kv_only")
-    layers = [i.layer for i in found.intervals if i.name == "weights"]
-    parts = {i.layer: 0 for i in found.intervals}
+    result = generate("opt", "kv_only")
+    layers = [i.layer for i in result.intervals if i.name == "weights"]
+    parts = {i.layer: 0 for i in result.intervals}
     for layer in layers:
         parts[layer] += 1
-    flat = found.copied["weights"] // (len(found.passes) * model("opt").layers)
-    assert found.copied["weights"] == flat * len(found.passes) * model("opt").layers
-    assert all(parts[layer] >= len(found.passes) for layer in range(model("opt").layers))
+    flat = result.copied["weights"] // (len(result.passes) * model("opt").layers)
+    assert result.copied["weights"] == flat * len(result.passes) * model("opt").layers
+    assert all(parts[layer] >= len(result.passes) for layer in range(model("opt").layers))
 
 
 def test_a_cache_that_is_not_loaded_gives_other_tokens(monkeypatch):

@@ -100,8 +100,8 @@ def run(driver: Any, experiment: Experiment, directory: Path, *rows: str) -> dic
     file = directory / "experiment.yaml"
     file.write_text(dump(experiment))
     assert driver.main([str(file), "--out", str(directory), "--rows", *rows]) == 0
-    found: dict[str, Any] = json.loads((directory / f"{experiment.id}.json").read_text())
-    return found
+    result: dict[str, Any] = json.loads((directory / f"{experiment.id}.json").read_text())
+    return result
 
 
 def digest(found: Generated) -> str:
@@ -115,9 +115,9 @@ def test_tokens_are_those_of_kvscopes_engine(driver, tmp_path, minibatches):
     own = (f"device.minibatches={minibatches}", f"seed={minibatches}")
     experiment = planned("repeats=1", "warmup=0", *own)
     expected = digest(kvscopes(experiment))
-    found = run(driver, experiment, tmp_path, *driver.ROWS)
-    assert [*found["rows"]] == ["published", "pinned", "cpu_attention"]
-    for row in found["rows"].values():
+    result = run(driver, experiment, tmp_path, *driver.ROWS)
+    assert [*result["rows"]] == ["published", "pinned", "cpu_attention"]
+    for row in result["rows"].values():
         assert row["output_sha256"] == expected
 
 
@@ -150,8 +150,8 @@ def test_rows_differ_in_what_crosses_how(driver, crossed, tmp_path, weights):
 
 def test_a_row_has_repeats_and_their_intervals(driver, tmp_path):
     experiment = planned("repeats=3")
-    found = run(driver, experiment, tmp_path, "pinned")
-    [row] = found["rows"].values()
+    result = run(driver, experiment, tmp_path, "pinned")
+    [row] = result["rows"].values()
     assert [len(passes) for passes in row["passes_s"]] == [OUTPUT] * 3
     costs = importlib.import_module("flexgen.timer").timers("generate").costs  # as FlexGen has them
     assert all(ours >= own for ours, own in zip(row["passes_s"][-1], costs, strict=True))
@@ -164,9 +164,9 @@ def test_a_row_has_repeats_and_their_intervals(driver, tmp_path):
     assert rate["ci_low"] < rate["value"] < rate["ci_high"]
     decoded = [REQUESTS * (OUTPUT - 1) / sum(passes[1:]) for passes in row["passes_s"]]
     assert metrics["decode_throughput_tokens_per_s"]["value"] == pytest.approx(sum(decoded) / 3)
-    assert found["workload"]["gpu_batch_size"] * found["workload"]["gpu_batches"] == REQUESTS
-    assert found["flexgen"]["version"] == "0.1.8"
-    assert found["external"]
+    assert result["workload"]["gpu_batch_size"] * result["workload"]["gpu_batches"] == REQUESTS
+    assert result["flexgen"]["version"] == "0.1.8"
+    assert result["external"]
 
 
 @pytest.mark.parametrize(

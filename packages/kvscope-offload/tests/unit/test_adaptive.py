@@ -23,10 +23,10 @@ def experiment(*words: str, device: str = "modeled") -> Experiment:
 
 
 def prepared(*words: str) -> Adaptive:
-    found = experiment(*words)
-    assert isinstance(found.overflow, Adaptive)
-    found.overflow.prepare(found)
-    return found.overflow
+    result = experiment(*words)
+    assert isinstance(result.overflow, Adaptive)
+    result.overflow.prepare(result)
+    return result.overflow
 
 
 def victim(tokens: int, **more: Any) -> Foreseen:
@@ -108,11 +108,13 @@ def test_requests_that_are_computed_together_share_their_pass():
 
 def pools(*words: str) -> tuple[int, int, int]:
     """Blocks of the plan, and of K and V and of activations when the engine gets seven."""
-    found = experiment(*words)
-    assert isinstance(found.overflow, Adaptive)
-    found.overflow.prepare(found)
-    settings = found.overflow.engine_arguments(7)["kv_transfer_config"]["kv_connector_extra_config"]
-    return found.host_blocks, settings["host_blocks"], settings["activation_blocks"]
+    result = experiment(*words)
+    assert isinstance(result.overflow, Adaptive)
+    result.overflow.prepare(result)
+    settings = result.overflow.engine_arguments(7)["kv_transfer_config"][
+        "kv_connector_extra_config"
+    ]
+    return result.host_blocks, settings["host_blocks"], settings["activation_blocks"]
 
 
 def test_memory_for_the_cache_in_both_ways_is_shared_for_as_many_blocks_of_either():

@@ -89,8 +89,8 @@ def test_a_gpu_is_reserved_for_the_gpu_alone():
 def test_host_memory_holds_the_context_and_streamed_weights_once():
     def needed(*overrides: str) -> tuple[Experiment, int]:
         words = ["model=opt-13b", "device=offload_cuda", "engine.attention=torch", *overrides]
-        found = expand(None, [*words, "cache.blocks=4160"], CONFIG).experiments[0].experiment
-        return found, found.device.memory_bytes(found)
+        result = expand(None, [*words, "cache.blocks=4160"], CONFIG).experiments[0].experiment
+        return result, result.device.memory_bytes(result)
 
     streamed, most = needed()
     _, least = needed("device.weights=resident")
@@ -105,8 +105,8 @@ def test_a_setting_of_the_policy_makes_another_experiment():
 
 @pytest.mark.parametrize("study", ["hybrid", "hybrid-cpu", "hybrid-cuda"])
 def test_the_studies_can_be_planned(study):
-    found = expand(study, [], CONFIG)
-    policies = {e.experiment.device.model_dump()["policy"] for e in found.experiments}
+    result = expand(study, [], CONFIG)
+    policies = {e.experiment.device.model_dump()["policy"] for e in result.experiments}
     assert {"kv_only", "act_only", "hybrid"} <= policies
 
 

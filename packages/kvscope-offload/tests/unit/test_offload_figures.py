@@ -124,11 +124,11 @@ def test_gains_stand_beside_the_published_ones_and_are_judged(study, drawn):
         values = [runs[name].number("throughput_tokens_per_s").value for name in (policy, base)]
         return values[0] / values[1]
 
-    found = dict(zip(view.data["points"]["claim"], view.data["points"]["gain"], strict=True))
-    assert found["hybrid over FlexGen"] == gain("hybrid", "flexgen")
-    assert found["hybrid over act_only"] == gain("hybrid", "act_only")
-    assert found["slowdown by token, share 0.2"] == gain("kv_only", "token")
-    assert found["hybrid over zero_inference"] == gain("hybrid", "zero_inference")
+    result = dict(zip(view.data["points"]["claim"], view.data["points"]["gain"], strict=True))
+    assert result["hybrid over FlexGen"] == gain("hybrid", "flexgen")
+    assert result["hybrid over act_only"] == gain("hybrid", "act_only")
+    assert result["slowdown by token, share 0.2"] == gain("kv_only", "token")
+    assert result["hybrid over zero_inference"] == gain("hybrid", "zero_inference")
     published = dict(zip(view.data["means"]["claim"], view.data["means"]["published"], strict=True))
     assert published["hybrid over FlexGen"] == 2.19
     assert "Hybrid over zero_inference: not published, modeled " in view.note

@@ -67,9 +67,9 @@ def host(cls, **keys):
 @pytest.mark.parametrize("hidden", [4096, 7168, 12288])
 @pytest.mark.parametrize("minibatches", [2, 4])
 def test_the_simulated_step_of_a_balanced_split_is_that_of_the_closed_form(hidden, minibatches):
-    found = generation(host(Hybrid, minibatches=minibatches, weights="resident"), hidden=hidden)
-    closed_s = step_s(found.cost, found.demand(), found.split)
-    assert simulate(found).step_s / LAYERS == pytest.approx(closed_s, rel=0.02)
+    result = generation(host(Hybrid, minibatches=minibatches, weights="resident"), hidden=hidden)
+    closed_s = step_s(result.cost, result.demand(), result.split)
+    assert simulate(result).step_s / LAYERS == pytest.approx(closed_s, rel=0.02)
 
 
 def test_hybrid_is_faster_than_either_cache_alone_where_the_link_and_the_device_are_alike():
@@ -88,12 +88,12 @@ def test_hybrid_is_faster_than_either_cache_alone_where_the_link_and_the_device_
 def test_ids_below_activations_gain_as_the_closed_form_predicts(rho, gain):
     """With t of the tokens computed again a pass takes 1 - t of that of activations alone."""
     machine = {"flops_per_s": 4096 * 25e9 / rho, "memory_bytes_per_s": 1e18, "hidden": 4096}
-    found = {
+    result = {
         cls: generation(host(cls, weights="resident"), ((1024, 6),) * 16, **machine)
         for cls in (Hybrid, ActOnly)
     }
-    assert found[Hybrid].split.kv == pytest.approx(0, abs=1e-9)
-    seconds = {cls: simulate(one).step_s for cls, one in found.items()}
+    assert result[Hybrid].split.kv == pytest.approx(0, abs=1e-9)
+    seconds = {cls: simulate(one).step_s for cls, one in result.items()}
     assert seconds[ActOnly] / seconds[Hybrid] == pytest.approx(gain, rel=0.04)
 
 
@@ -295,13 +295,13 @@ def test_spread_weights_leave_no_gap_before_the_next_layer():
 
 
 def test_lanes_do_one_thing_at_a_time_and_the_device_waits_for_its_load():
-    found = simulate(generation(host(Hybrid)))
+    simulation = simulate(generation(host(Hybrid)))
     for lane in ("link", "device", "back"):
-        own = [i for i in found.intervals if i.lane == lane]
+        own = [i for i in simulation.intervals if i.lane == lane]
         assert all(a.end_s <= b.start_s + 1e-12 for a, b in pairwise(own))
     key = ("step", "layer", "minibatch")
-    loads = {tuple(getattr(i, k) for k in key): i for i in found.intervals if i.name == "load"}
-    for each in found.intervals:
+    loads = {tuple(getattr(i, k) for k in key): i for i in simulation.intervals if i.name == "load"}
+    for each in simulation.intervals:
         if each.name == "compute" and (load := loads.get(tuple(getattr(each, k) for k in key))):
             assert each.start_s >= load.end_s
 
@@ -316,9 +316,9 @@ def test_a_load_waits_for_its_buffer_and_the_previous_stores_of_its_layer(
     policy = host(Hybrid, share=0.5, minibatches=minibatches, buffers=buffers, weights="resident")
     made = generation(policy, lengths=((64, 4),) * 6, hidden=256, layers=layers)
     made.cost = replace(made.cost, link=Line(1 / 25e9, 1e-4), forward=Line(0.0, 5e-5))
-    found = simulate(made)
+    simulation = simulate(made)
     of = {
-        name: {(i.step, i.layer, i.minibatch): i for i in found.intervals if i.name == name}
+        name: {(i.step, i.layer, i.minibatch): i for i in simulation.intervals if i.name == name}
         for name in ("load", "compute", "store")
     }
     tasks = sorted(of["compute"])
@@ -413,13 +413,13 @@ def test_sizes_are_those_of_the_model(hidden):
 
 
 def test_the_timeline_of_a_pass_is_that_of_one_batch_clipped_to_the_pass():
-    found = simulate(generation(host(Hybrid), lengths=((64, 6),) * 8, hidden=256))
-    later = [i._replace(start_s=i.start_s + 100, end_s=i.end_s + 100) for i in found.intervals]
-    jobs = one_step([*found.intervals, *later], 2, LAYERS)
+    simulation = simulate(generation(host(Hybrid), lengths=((64, 6),) * 8, hidden=256))
+    later = [i._replace(start_s=i.start_s + 100, end_s=i.end_s + 100) for i in simulation.intervals]
+    jobs = one_step([*simulation.intervals, *later], 2, LAYERS)
     assert sum(job["job"] == "compute" for job in jobs) == LAYERS * 4
-    length_s = found.ends_s[2] - found.ends_s[1]
+    length_s = simulation.ends_s[2] - simulation.ends_s[1]
     assert all(0 <= job["start_s"] <= job["end_s"] <= length_s + 1e-9 for job in jobs)
-    part = one_step(found.intervals, 2, 1)
+    part = one_step(simulation.intervals, 2, 1)
     assert sum(job["job"] == "compute" for job in part) == 4
     assert max(job["end_s"] for job in part) < 0.5 * length_s
-    assert one_step(found.intervals, 99, LAYERS) == []
+    assert one_step(simulation.intervals, 99, LAYERS) == []

@@ -50,7 +50,7 @@ def linear_program(cost: CostModel, demand: Demand) -> float:
     link, rebuild, again = cost.link.slope_s, cost.rebuild.slope_s, cost.recompute.slope_s
     weights = link_s(cost, demand, Split()) - link * max(0.0, n * kv - demand.device_bytes)
     bound = demand.device_bytes / (n * kv)  # shares of n, so that the numbers are of one size
-    found = linprog(
+    result = linprog(
         [0, 0, 0, 0, 0, 1],  # on the device kv, activation; on the host both; ids; seconds
         A_ub=[
             [0, 0, n * link * kv, n * link * act, 0, -1],
@@ -62,7 +62,7 @@ def linear_program(cost: CostModel, demand: Demand) -> float:
         b_eq=[1],
         bounds=[(0, 1)] * 5 + [(0, None)],
     )
-    return float(found.x[5])
+    return float(result.x[5])
 
 
 @given(cases())

@@ -21,7 +21,7 @@ def simulated(
 
     First come, first served, and the last one goes.
     """
-    found, pass_, have, waits = [], 0, own.tokens, False
+    result, pass_, have, waits = [], 0, own.tokens, False
     while have <= own.most:
         others = sum(
             blocks_of(tokens + pass_, block_size)
@@ -30,11 +30,11 @@ def simulated(
         )
         fits = others + blocks_of(have, block_size) <= blocks
         if not fits and not waits:
-            found.append((have - 1, pass_))
+            result.append((have - 1, pass_))
         waits = not fits
         have += fits
         pass_ += 1
-    return found
+    return result
 
 
 @given(st.lists(growths, max_size=6), growths, st.integers(1, 9), st.integers(0, 40))
@@ -43,8 +43,8 @@ def test_it_equals_a_simulation_of_each_pass(ahead, own, block_size, spare):
     begun = sum(blocks_of(one.tokens, block_size) for one in [*ahead, own])
     alone = max(blocks_of(one.most, block_size) for one in [*ahead, own])
     blocks = max(begun, alone) + spare
-    found = preemptions(ahead, own, block_size, blocks)
-    assert list(found) == simulated(ahead, own, block_size, blocks)
+    result = preemptions(ahead, own, block_size, blocks)
+    assert list(result) == simulated(ahead, own, block_size, blocks)
 
 
 @given(growths, st.integers(1, 9))
@@ -109,8 +109,8 @@ def test_a_victim_is_preempted_at_once_as_often_as_by_the_rules_of_0_4_2(
 ):
     begun = sum(blocks_of(one.tokens + 1, block_size) for one in ahead if one.tokens < one.most)
     blocks = max(1, begun + blocks_of(tokens + 1, block_size) + spare)
-    found = preempted_again(ahead, tokens, block_size, blocks, watermark)
-    assert found == by_0_4_2(ahead, tokens, block_size, blocks, watermark)
+    result = preempted_again(ahead, tokens, block_size, blocks, watermark)
+    assert result == by_0_4_2(ahead, tokens, block_size, blocks, watermark)
 
 
 def test_a_victim_takes_the_last_block_until_another_needs_it():

@@ -80,11 +80,11 @@ class Artifact:
         for row, (context, _) in enumerate(spans):
             for position in range(context // BLOCK_SIZE + 1):
                 warp, n = position % WARPS, position // WARPS
-                found = (6 + 14 * n, 12, self.tables[row][position])
-                k[row, warp * BLOCKS_OF_WARP + n] = found
+                result = (6 + 14 * n, 12, self.tables[row][position])
+                k[row, warp * BLOCKS_OF_WARP + n] = result
                 slot = warp * BLOCKS_OF_WARP + (position if self.v_rule == "lossy" else n)
                 if slot < stride:  # or it is the next row's, and there past the last request
-                    v[row, slot] = found
+                    v[row, slot] = result
         head = self.head(step, layer, [1] * requests)
         flat = {
             f"{name}_read_pattern_record": slots[:requests].reshape(requests, -1).tolist()

@@ -44,9 +44,9 @@ SINGLES = (run("recompute", 2.0), run("swap", 1.0, copies="a"), run("swap", 0.5,
 
 
 def test_the_best_is_of_the_policies_with_the_same_copies() -> None:
-    (found,) = regrets(study(*SINGLES, run("adaptive", 1.1, copies="a")), "resume_overhead_net_s")
-    assert found.best is SINGLES[1]
-    assert found.share == pytest.approx(0.1)
+    (result,) = regrets(study(*SINGLES, run("adaptive", 1.1, copies="a")), "resume_overhead_net_s")
+    assert result.best is SINGLES[1]
+    assert result.share == pytest.approx(0.1)
 
 
 def test_other_models_are_not_compared() -> None:
@@ -74,8 +74,8 @@ def test_the_sentence_has_the_most_that_is_lost_and_where_which_policy_is_best()
 
 def test_values_that_are_not_valid_are_left_out() -> None:
     cheap = run("activation", 0.1, copies="a", valid=False)
-    (found,) = regrets(study(*SINGLES, cheap, run("adaptive", 1.0, copies="a")), "makespan_s")
-    assert found.best is SINGLES[1]
+    (result,) = regrets(study(*SINGLES, cheap, run("adaptive", 1.0, copies="a")), "makespan_s")
+    assert result.best is SINGLES[1]
     assert (
         regrets(study(*SINGLES, run("adaptive", 9.0, copies="a", valid=False)), "makespan_s") == []
     )

@@ -57,8 +57,8 @@ def test_an_interval_holds_nineteen_of_twenty_of_the_others_errors(
 
 def test_intervals_contain_nineteen_of_twenty_errors_from_one_source() -> None:
     generator = np.random.default_rng(7)
-    found = {name: list(generator.normal(0, 0.05, 500)) for name in "abcd"}
-    covered = coverage(found)
+    result = {name: list(generator.normal(0, 0.05, 500)) for name in "abcd"}
+    covered = coverage(result)
     assert covered is not None
     assert covered.times == 2000
     assert covered.share == pytest.approx(0.95, abs=0.01)
@@ -66,8 +66,8 @@ def test_intervals_contain_nineteen_of_twenty_errors_from_one_source() -> None:
 
 
 def test_a_figure_that_is_off_otherwise_than_the_others_is_not_held() -> None:
-    found = {"a": [0.01] * 40, "b": [-0.01] * 40, "off": [0.3] * 40}
-    covered = coverage(found, ["off"])
+    result = {"a": [0.01] * 40, "b": [-0.01] * 40, "off": [0.3] * 40}
+    covered = coverage(result, ["off"])
     assert covered is not None
     assert covered.held == 0
 
@@ -97,9 +97,9 @@ def test_fitted_figures_have_the_errors_of_fits_without_them() -> None:
 
 
 def test_other_figures_have_their_own_errors_each_value_once() -> None:
-    found = left_out_errors([*times("8b", factor=1.1), *times("8b", factor=1.1)])
-    assert found.pop("8b") == pytest.approx([-math.log(1.1)] * 10)
-    assert found == FITTED
+    result = left_out_errors([*times("8b", factor=1.1), *times("8b", factor=1.1)])
+    assert result.pop("8b") == pytest.approx([-math.log(1.1)] * 10)
+    assert result == FITTED
 
 
 @pytest.mark.parametrize(
@@ -125,13 +125,13 @@ def test_the_experiments_of_a_fitted_figure_are_fitted_wherever_they_are_shown()
 
 
 def test_an_interval_is_the_same_factor_up_and_down() -> None:
-    found = with_intervals([*times("8b", factor=1.02), *times("8b", device="cuda")])
-    modeled = [one for one in found if one.device == A100]
+    result = with_intervals([*times("8b", factor=1.02), *times("8b", device="cuda")])
+    modeled = [one for one in result if one.device == A100]
     assert len(modeled) == 10
     for one in modeled:
         up, down = one.expected_high / one.as_timed, one.as_timed / one.expected_low
         assert up == pytest.approx(down)
-    assert all(math.isnan(one.expected_low) for one in found if one.device == "cuda")
+    assert all(math.isnan(one.expected_low) for one in result if one.device == "cuda")
 
 
 def test_a_value_of_zero_or_none_makes_no_error() -> None:

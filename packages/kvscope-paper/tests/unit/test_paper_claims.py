@@ -336,8 +336,8 @@ def test_a_modeled_decode_pass_tells_nothing_of_one_that_is_recorded():
 def test_each_device_is_judged_by_its_own_values():
     own = [compared(point, point.value) for point in points(("10a",))]
     flat = [compared(point, 1.0, device="cuda") for point in points(("10a",))]
-    (found,) = (one for one in judged([*own, *flat]) if "scarce" in one["words"])
-    verdicts = {device: finding.verdict for device, finding in found["ours"].items()}
+    (result,) = (one for one in judged([*own, *flat]) if "scarce" in one["words"])
+    verdicts = {device: finding.verdict for device, finding in result["ours"].items()}
     assert verdicts == {DEVICE: HOLDS, "cuda": FAILS}
 
 

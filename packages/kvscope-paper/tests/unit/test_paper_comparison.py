@@ -93,7 +93,7 @@ def test_a_cold_start_adds_its_bound_at_most():
 
 
 def test_errors_of_the_calibration_equal_errors_on_the_modeled_a100():
-    found = [
+    results = [
         *(compared(point, 1.1) for point in points(("3a", "8b"))),
         *(compared(point, 2.0, device="cuda") for point in points(("3a",))),
         *(compared(point, 1.0, "passes") for point in points(("4b",))),
@@ -102,7 +102,7 @@ def test_errors_of_the_calibration_equal_errors_on_the_modeled_a100():
     ]
     errors = {
         figure_error["figure"]: figure_error
-        for figure_error in figure_errors(found, left_out_errors(found))
+        for figure_error in figure_errors(results, left_out_errors(results))
     }
     assert errors.keys() == {"3a", "8b"}
     assert all(one["median_error"] == pytest.approx(0.1) for one in errors.values())
@@ -113,21 +113,21 @@ def test_errors_of_the_calibration_equal_errors_on_the_modeled_a100():
 
 
 def test_the_figures_that_are_fitted_are_those_of_the_calibration():
-    found = figure_errors([compared(point) for point in points()], {})
-    assert {one["figure"] for one in found if one["fitted"]} == set(FITTED)
+    result = figure_errors([compared(point) for point in points()], {})
+    assert {one["figure"] for one in result if one["fitted"]} == set(FITTED)
 
 
 def test_each_value_counts_once_and_among_its_own_kind():
     """All of the study's 1,075 values, but 64 that are given and 21 that two tables have."""
-    found = [compared(point, unit=unit_in(point)) for point in points()]
-    kinds = {one.kind: one for one in by_kind([*found, *found])}
+    results = [compared(point, unit=unit_in(point)) for point in points()]
+    kinds = {one.kind: one for one in by_kind([*results, *results])}
     assert sum(one.values for one in kinds.values()) == 1075 - 64 - 21
     assert kinds[FITTED_TIMES].values == 187 + 12
     assert kinds[CORRECTED].values == 54 - 21
     assert kinds[STALLED].values == 33 + 9
     assert kinds[COUNT].values == 224 + 4
     assert kinds[SHARE].values == 303
-    assert [one.kind for one in by_kind(found)] == [
+    assert [one.kind for one in by_kind(results)] == [
         COUNT,
         SHARE,
         PREDICTED,
@@ -146,8 +146,8 @@ def unit_in(point: Point) -> str:
 
 
 def test_no_time_is_fitted_or_predicted_for_a_measured_device():
-    found = [compared(point, unit=unit_in(point), device="cuda") for point in points()]
-    assert [one.kind for one in by_kind(found)] == [COUNT, SHARE, STALLED, MEASURED]
+    results = [compared(point, unit=unit_in(point), device="cuda") for point in points()]
+    assert [one.kind for one in by_kind(results)] == [COUNT, SHARE, STALLED, MEASURED]
 
 
 def test_a_value_of_figure_4b_has_a_stall_if_it_differs_without_it():
@@ -179,14 +179,14 @@ def test_further_policies_are_shown_once_beside_the_papers_in_the_same_experimen
     )
     runs = [*first.values(), second["recompute"], second["activation"]]
     # The extended abstract shows Figure 8b's experiments again.
-    found = [
+    results = [
         replace(compared(point), run=first[point.settings["overflow.name"]])
         for point in points(("8b", "abstract 2b"))
         if point.x == 125
     ]
     without_intervals = SimpleNamespace(ratio=lambda *_: None)
     study = SimpleNamespace(complete=runs, estimates=without_intervals)
-    (row,) = further(cast(StudyData, study), found)
+    (row,) = further(cast(StudyData, study), results)
     assert (row.figure, row.experiment) == ("8b", "figure8b-1k.csv, KV cache 125 blocks")
     assert row.seconds == costs
     assert row.by_net

@@ -94,8 +94,8 @@ def test_the_file_is_made_of_the_artifact_s_series(tmp_path):
         (tmp_path / f"{beginning}_step_x.csv").write_text(steps)
         (tmp_path / f"{beginning}_x.csv").write_text(stats)
     cache_use.write([f"11a={tmp_path}"], tmp_path / "out.csv")
-    found = pd.read_csv(tmp_path / "out.csv").groupby(["figure", "policy", "memory"])
-    assert found["percent"].max().to_dict() == {
+    result = pd.read_csv(tmp_path / "out.csv").groupby(["figure", "policy", "memory"])
+    assert result["percent"].max().to_dict() == {
         ("11a", "recompute", GPU): 80.0,
         ("11a", "swap", GPU): 80.0,
         ("11a", "swap", HOST): 5.0,
@@ -161,10 +161,10 @@ def test_without_passes_there_is_no_figure(overflowing):
 
 def test_traced_accesses_are_those_of_the_requests_blocks(tmp_path):
     artifact = Artifact(PROMPTS).serve()
-    found = traced_accesses(KernelTraces.of(*read_records(artifact.files(tmp_path))))
-    assert found["pass"].max() == STEPS
+    result = traced_accesses(KernelTraces.of(*read_records(artifact.files(tmp_path))))
+    assert result["pass"].max() == STEPS
     for kind, first in (("k_write", 1), ("v_write", 1), ("k_read", 2), ("v_read", 2)):
-        own = found[found["kind"] == kind]
+        own = result[result["kind"] == kind]
         assert own["pass"].min() == first
         for request, (prompt, table) in enumerate(
             zip(PROMPTS, artifact.tables, strict=True), start=1
@@ -172,16 +172,16 @@ def test_traced_accesses_are_those_of_the_requests_blocks(tmp_path):
             blocks = own.loc[(own["pass"] == first) & (own["request"] == request), "block"]
             tokens = prompt + first - 1
             assert set(blocks) == set(table[: -(-tokens // BLOCK_SIZE)])
-    assert (found["duration"] >= 0).all()
+    assert (result["duration"] >= 0).all()
 
 
 def test_the_published_trace_reads_as_many_blocks_as_the_published_values_say():
     """Two files of the package, made apart."""
-    found = published_accesses()
-    reads = found[found["kind"] == "k_read"].groupby("pass").size()
+    result = published_accesses()
+    reads = result[result["kind"] == "k_read"].groupby("pass").size()
     values = {p.x + 1: p.value for p in points(("6b",))}
     assert reads.to_dict() == {number: values[number] for number in reads.index}
-    written = found[(found["kind"] == "k_write") & (found["pass"] == 1)]
+    written = result[(result["kind"] == "k_write") & (result["pass"] == 1)]
     assert written.groupby("request").size().tolist() == [-(-n // 16) for n in (16, 343, 16, 893)]
 
 

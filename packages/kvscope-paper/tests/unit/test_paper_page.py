@@ -72,8 +72,8 @@ def test_the_page_counts_each_kind_of_value_by_itself_in_the_order_of_what_it_sh
     assert [name for name, _ in kinds] == [name for name in names if name in dict(kinds)]
     assert len(kinds) == 6
     for name, agree in kinds:
-        found, _, all_values = agree.partition(" of ")
-        assert found == all_values, name
+        result, _, all_values = agree.partition(" of ")
+        assert result == all_values, name
 
 
 def test_the_page_shows_the_calibration(html: str) -> None:

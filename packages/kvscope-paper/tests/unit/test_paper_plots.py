@@ -145,9 +145,9 @@ def test_a_series_has_one_colour_in_all_figures():
 def scales_of(spec: Any) -> Iterator[dict[str, Any]]:
     """The scales of colours in a chart."""
     if isinstance(spec, dict):
-        found = spec.get("color")
-        if isinstance(found, dict) and found.get("scale"):
-            yield found["scale"]
+        result = spec.get("color")
+        if isinstance(result, dict) and result.get("scale"):
+            yield result["scale"]
         for value in spec.values():
             yield from scales_of(value)
     elif isinstance(spec, list):

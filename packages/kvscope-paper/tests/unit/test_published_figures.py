@@ -22,8 +22,8 @@ def settings() -> list[dict]:
 
 def test_every_published_value_has_exactly_one_experiment_in_the_study(settings):
     for point in figures.points():
-        found = [setting for setting in settings if point.fits(setting)]
-        assert len(found) == 1, (point.table.figure, dict(point.settings), len(found))
+        results = [setting for setting in settings if point.fits(setting)]
+        assert len(results) == 1, (point.table.figure, dict(point.settings), len(results))
 
 
 def test_further_policies_stand_beside_those_of_the_paper(settings):

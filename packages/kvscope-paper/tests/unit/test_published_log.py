@@ -102,9 +102,9 @@ def test_an_imported_log_passes_the_oracles(log: Path, tmp_path: Path):
 
 
 def test_the_warm_up_and_the_first_list_of_requests_do_not_count(log: Path):
-    found = read_log(log)
-    assert found.lengths == [(5, 2), (4, 3)]
-    assert [one.tokens for one in found.passes] == list(TOKENS)
+    result = read_log(log)
+    assert result.lengths == [(5, 2), (4, 3)]
+    assert [one.tokens for one in result.passes] == list(TOKENS)
 
 
 def test_tokens_beyond_the_lengths_were_computed_again_and_count_once(tmp_path: Path):
@@ -151,11 +151,11 @@ SCARCE = Cache(blocks=4, block_size=4)
 
 
 def test_a_request_is_preempted_and_recomputed_by_hand():
-    found = list(passes([(4, 6), (4, 6)], "default", 16, SCARCE))
-    assert [one.tokens for one in found[:4]] == [8, 2, 1, 6]
-    (lost,) = found[2].lost
+    result = list(passes([(4, 6), (4, 6)], "default", 16, SCARCE))
+    assert [one.tokens for one in result[:4]] == [8, 2, 1, 6]
+    (lost,) = result[2].lost
     assert (lost.request, lost.tokens, lost.blocks) == (2, 5, 2)
-    (row,) = found[3].rows
+    (row,) = result[3].rows
     assert (row.request, row.context, row.recomputed, row.resumed) == (2, 0, 5, True)
 
 
@@ -163,12 +163,12 @@ def test_a_request_is_preempted_and_recomputed_by_hand():
 @pytest.mark.parametrize("blocks", [48, 60, 80, 10_000])
 def test_tokens_are_conserved_and_every_victim_returns(strategy: str, blocks: int):
     lengths = [(40 + 7 * n % 50, 30 + 11 * n % 60) for n in range(12)]
-    found = list(passes(lengths, strategy, 256, Cache(blocks, 4)))
-    rows = [row for one in found for row in one.rows]
-    due = sum(prompt + output - 1 for prompt, output in lengths)
-    assert sum(row.tokens for row in rows) == due + sum(row.recomputed for row in rows)
+    result = list(passes(lengths, strategy, 256, Cache(blocks, 4)))
+    rows = [row for one in result for row in one.rows]
+    expected = sum(prompt + output - 1 for prompt, output in lengths)
+    assert sum(row.tokens for row in rows) == expected + sum(row.recomputed for row in rows)
     assert sum(row.sampled for row in rows) == sum(output for _, output in lengths)
-    lost = [one for made in found for one in made.lost]
+    lost = [one for made in result for one in made.lost]
     assert sum(one.tokens for one in lost) == sum(row.recomputed for row in rows)
     assert bool(lost) == (blocks < 1000)
 
@@ -204,15 +204,15 @@ def test_a_log_with_preemptions_has_batches_and_preemptions(tmp_path: Path, stra
     path.write_text(log_of(lengths, strategy, 128, cache), encoding="utf-8")
     import_run("unboxkv", [path], out)
     assert [*check_run(out)] == []
-    found = tables.read(tables.PREEMPTIONS, out / "preemptions.parquet")
+    table = tables.read(tables.PREEMPTIONS, out / "preemptions.parquet")
     batch = tables.read(tables.BATCH, out / "batch.parquet")
     steps = tables.read(tables.STEPS, out / "steps.parquet")
-    counts = found["event"].value_counts()
+    counts = table["event"].value_counts()
     assert counts["preempt"] == counts["resume"] > 0
     again = batch.groupby("step")["recomputed_tokens"].sum()
     assert again.tolist() == steps["recomputed_tokens"].tolist()
-    assert steps["kv_tokens_used"].tolist() == held_tokens(batch, found, lengths)
-    resumed = found[found["event"] == "resume"]
+    assert steps["kv_tokens_used"].tolist() == held_tokens(batch, table, lengths)
+    resumed = table[table["event"] == "resume"]
     assert again.sum() == resumed["recomputed_tokens"].sum() > 0
     assert any("every pass agrees" in fault for fault in read_run(out)["faults"])
     assert read_run(out)["evidence"] == []  # its requests have no times

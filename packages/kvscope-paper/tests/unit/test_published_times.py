@@ -37,11 +37,11 @@ def test_a_single_rate_is_fitted_for_copies_in_both_directions():
 
 
 def test_the_shipped_errors_are_those_of_the_fit(again):
-    shipped, found = fitted_figures(), published.errors_of(again)
-    assert shipped.keys() == found.keys() == {*published.FIGURES}
+    shipped, result = fitted_figures(), published.errors_of(again)
+    assert shipped.keys() == result.keys() == {*published.FIGURES}
     for figure, one in shipped.items():
         numbers = one.model_dump(exclude_none=True)
-        again_numbers = found[figure].model_dump(exclude_none=True)
+        again_numbers = result[figure].model_dump(exclude_none=True)
         errors = numbers.pop("left_out_errors", [])
         assert again_numbers.pop("left_out_errors", []) == pytest.approx(errors, abs=SAME)
         assert again_numbers == pytest.approx(numbers, rel=SAME)

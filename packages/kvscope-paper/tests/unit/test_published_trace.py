@@ -41,19 +41,24 @@ def lost_by_the_rule(context: int) -> int:
 
 def test_exactly_the_lost_rows_of_a_trace_are_found(lossy: Artifact, tmp_path: Path) -> None:
     lost = LAYERS * sum(lost_by_the_rule(893 + step) for step in range(STEPS - 1))
-    due = LAYERS * sum((n + step) // 16 + 1 for n in PROMPTS for step in range(STEPS - 1))
+    expected = LAYERS * sum((n + step) // 16 + 1 for n in PROMPTS for step in range(STEPS - 1))
     tokens = LAYERS * (sum(PROMPTS) + (STEPS - 1) * len(PROMPTS))
     run = tmp_path / "run"
     assert import_run(KIND, lossy.files(tmp_path), run) == (
-        f"{tokens:,} writes (K and V each), {2 * due - lost:,} reads: {due:,} K, "
-        f"{due - lost:,} V; V reads missing: {lost:,} of {due:,}, all of request 3"
+        f"{tokens:,} writes (K and V each), {2 * expected - lost:,} reads: {expected:,} K, "
+        f"{expected - lost:,} V; V reads missing: {lost:,} of {expected:,}, all of request 3"
     )
     assert violated(run) == {"v_reads_missing": lost}
     assert [c.split(", ")[:2] for c in check_run(run)] == [
         [f"{run}: v_reads_missing", f"{lost} (repeat 0"]
     ]
     counts = events(run).groupby("kind").size().to_dict()
-    assert counts == {"k_write": tokens, "v_write": tokens, "k_read": due, "v_read": due - lost}
+    assert counts == {
+        "k_write": tokens,
+        "v_write": tokens,
+        "k_read": expected,
+        "v_read": expected - lost,
+    }
 
 
 def test_the_published_trace_s_numbers(tmp_path: Path) -> None:
@@ -79,27 +84,27 @@ def test_blocks_positions_and_offsets_are_those_of_the_engine(
     lossy: Artifact, tmp_path: Path
 ) -> None:
     import_run(KIND, lossy.files(tmp_path), tmp_path / "run")
-    found = events(tmp_path / "run")
-    for row in found.drop_duplicates(["request_id", "block_position", "block"]).itertuples():
+    result = events(tmp_path / "run")
+    for row in result.drop_duplicates(["request_id", "block_position", "block"]).itertuples():
         assert lossy.tables[int(row.request_id)][row.block_position] == row.block
-    writes = found[(found["kind"] == "v_write") & (found["layer"] == 1)]
+    writes = result[(result["kind"] == "v_write") & (result["layer"] == 1)]
     per_request = writes.groupby("request_id", sort=False)
     for request, own in per_request:
         tokens = own["block_position"] * BLOCK_SIZE + own["offset_tokens"]
         assert tokens.tolist() == list(range(PROMPTS[int(request)] + STEPS - 1))
-    assert found["kv_head"].isna().all()
-    assert found["sm"].isna().all()
+    assert result["kv_head"].isna().all()
+    assert result["sm"].isna().all()
 
 
 def test_times_take_the_gpu_at_its_fastest_and_faults_say_so(
     lossy: Artifact, tmp_path: Path
 ) -> None:
     import_run(KIND, lossy.files(tmp_path), tmp_path / "run")
-    found = events(tmp_path / "run")
-    reads = found[found["kind"] == "k_read"]
+    result = events(tmp_path / "run")
+    reads = result[result["kind"] == "k_read"]
     took = (reads["end_ns"] - reads["start_ns"]).to_numpy()
     assert np.abs(took - 12 * 210 / 1.41).max() <= 1  # start and end are rounded to ns
-    second = found[(found["step"] == 1) & (found["layer"] == 0) & (found["kind"] == "k_write")]
+    second = result[(result["step"] == 1) & (result["layer"] == 0) & (result["kind"] == "k_write")]
     assert second["start_ns"].iloc[0] == pytest.approx(26_000_000, abs=150)
     facts = read_json(tmp_path / "run" / "run.json")
     assert facts["imported_from"]["kind"] == KIND

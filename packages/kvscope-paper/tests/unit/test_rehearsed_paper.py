@@ -37,9 +37,9 @@ def test_the_page_of_the_paper_is_refused_and_an_earlier_one_retired(
         place.mkdir(exist_ok=True)
         (place / page.PAGE).write_text("of before")
     assert main(["report", "paper", "--results", str(results)]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("kvscope: paper.html: ")
-    assert f"{FAKE.id} of study paper {WORDS}" in said
+    output = capsys.readouterr().err
+    assert output.startswith("kvscope: paper.html: ")
+    assert f"{FAKE.id} of study paper {WORDS}" in output
     assert not [*home.rglob(page.PAGE), *home.rglob(COMPARISON_FILE)]
     page.write_tables(load(["paper"], results), home)
     assert not (home / COMPARISON_FILE).exists()

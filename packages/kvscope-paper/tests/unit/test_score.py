@@ -25,9 +25,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def steps(run: Path) -> list[TracedStep]:
-    found = list(steps_of(read_records(run), 0, run))
-    assert sum(one.preempted or 0 for one in found) > 2
-    return found
+    result = list(steps_of(read_records(run), 0, run))
+    assert sum(one.preempted or 0 for one in result) > 2
+    return result
 
 
 def write(steps: list[TracedStep], path: Path) -> Path:
@@ -46,11 +46,11 @@ def write(steps: list[TracedStep], path: Path) -> Path:
 
 @pytest.mark.parametrize("suffix", [".csv", ".json"])
 def test_the_run_itself_as_a_trace_differs_nowhere(run, steps, tmp_path, suffix):
-    found = score(write(steps, tmp_path / f"own{suffix}"), run)
-    assert (found.first_divergence, found.steps_equal) == (None, len(steps))
-    assert found.preemptions[0] == found.preemptions[1] == found.victims_equal
-    assert found.recomputed_tokens[0] == found.recomputed_tokens[1] > 0
-    assert "no step differs" in "\n".join(found.lines)
+    comparison = score(write(steps, tmp_path / f"own{suffix}"), run)
+    assert (comparison.first_divergence, comparison.steps_equal) == (None, len(steps))
+    assert comparison.preemptions[0] == comparison.preemptions[1] == comparison.victims_equal
+    assert comparison.recomputed_tokens[0] == comparison.recomputed_tokens[1] > 0
+    assert "no step differs" in "\n".join(comparison.lines)
 
 
 @pytest.mark.parametrize(
@@ -59,32 +59,32 @@ def test_the_run_itself_as_a_trace_differs_nowhere(run, steps, tmp_path, suffix)
 def test_a_planted_error_is_found_at_its_step(run, steps, tmp_path, column, wrong):
     at = len(steps) // 2
     planted = replace(steps[at], **{column: getattr(steps[at], column) + wrong})
-    found = score(write([*steps[:at], planted, *steps[at + 1 :]], tmp_path / "toy.csv"), run)
-    assert found.first_divergence == at
-    assert found.divergence.startswith(column)
-    assert found.steps_equal == len(steps) - 1
+    comparison = score(write([*steps[:at], planted, *steps[at + 1 :]], tmp_path / "toy.csv"), run)
+    assert comparison.first_divergence == at
+    assert comparison.divergence.startswith(column)
+    assert comparison.steps_equal == len(steps) - 1
 
 
 def test_another_victim_is_found_although_all_counts_agree(run, steps, tmp_path):
     at = next(number for number, one in enumerate(steps) if one.preempted)
     planted = replace(steps[at], victims=("somebody else",))
-    found = score(write([*steps[:at], planted, *steps[at + 1 :]], tmp_path / "toy.json"), run)
-    assert found.first_divergence == at
-    assert found.victims_equal == found.preemptions[1] - 1
+    comparison = score(write([*steps[:at], planted, *steps[at + 1 :]], tmp_path / "toy.json"), run)
+    assert comparison.first_divergence == at
+    assert comparison.victims_equal == comparison.preemptions[1] - 1
 
 
 def test_a_trace_that_ends_early_differs_where_it_ends(run, steps, tmp_path):
-    found = score(write(steps[:-3], tmp_path / "short.csv"), run)
-    assert found.first_divergence == len(steps) - 3
-    assert "the trace ends" in found.divergence
+    comparison = score(write(steps[:-3], tmp_path / "short.csv"), run)
+    assert comparison.first_divergence == len(steps) - 3
+    assert "the trace ends" in comparison.divergence
 
 
 def test_what_a_trace_does_not_have_is_not_compared(run, steps, tmp_path):
     few = [TracedStep(step.step, step.requests, step.tokens) for step in steps]
-    found = score(write(few, tmp_path / "few.json"), run)
-    assert found.first_divergence is None
-    assert found.compared == ("requests", "tokens")
-    assert found.preemptions[0] is None
+    comparison = score(write(few, tmp_path / "few.json"), run)
+    assert comparison.first_divergence is None
+    assert comparison.compared == ("requests", "tokens")
+    assert comparison.preemptions[0] is None
 
 
 @pytest.mark.parametrize(

@@ -75,12 +75,12 @@ class HttpServer:
         """vLLM's own counts in /metrics, once no request is there."""
         while True:
             text = requests.get(f"http://127.0.0.1:{self.port}/metrics", timeout=60).text
-            found: dict[str, float] = {}
+            result: dict[str, float] = {}
             for metric in text_string_to_metric_families(text):
                 counted = [s for s in metric.samples if not s.name.endswith("_created")]
-                found[metric.name] = sum(sample.value for sample in counted)
-            if not found["vllm:num_requests_running"] + found["vllm:num_requests_waiting"]:
-                return {name: found[name] for name in COUNTED}
+                result[metric.name] = sum(sample.value for sample in counted)
+            if not result["vllm:num_requests_running"] + result["vllm:num_requests_waiting"]:
+                return {name: result[name] for name in COUNTED}
             time.sleep(0.1)
 
     def bench(self, *words: str) -> dict[str, Any]:
@@ -100,8 +100,8 @@ class HttpServer:
             command, capture_output=True, text=True, env=environment(), cwd=self.place
         )
         assert ended.returncode == 0, ended.stderr[-3000:]
-        found: dict[str, Any] = json.loads((self.place / "bench").read_text())
-        return found
+        result: dict[str, Any] = json.loads((self.place / "bench").read_text())
+        return result
 
     def serve(self) -> list[list[str]]:
         """The streamed words of each request of `lengths`; the client of one leaves early."""

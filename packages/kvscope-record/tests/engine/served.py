@@ -52,12 +52,12 @@ def counts() -> dict[str, float]:
     """vLLM's metrics, as `/metrics` has them."""
     from prometheus_client import REGISTRY
 
-    found: dict[str, float] = dict.fromkeys(COUNTED, 0.0)
+    result: dict[str, float] = dict.fromkeys(COUNTED, 0.0)
     for metric in REGISTRY.collect():
         if metric.name in COUNTED:
             for sample in metric.samples:
-                found[metric.name] += sample.value if sample.name.endswith("_total") else 0
-    return found
+                result[metric.name] += sample.value if sample.name.endswith("_total") else 0
+    return result
 
 
 def allow_more(recording: Path, more_bytes: int, wait_s: float = 60.0) -> None:
@@ -115,14 +115,14 @@ def serve(
             aborted = True
             engine.abort_request([str(ABORTED)])
     scheduler = engine.engine_core.engine_core.scheduler
-    found = {
+    result = {
         "outputs": outputs,
         "counts": counts(),
         "scheduler": type(scheduler).__name__,
     }
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     engine.engine_core.shutdown()
-    return found
+    return result
 
 
 def overlap(core: Any) -> dict[str, Any]:

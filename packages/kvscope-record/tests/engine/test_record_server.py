@@ -154,8 +154,8 @@ def test_a_second_server_is_refused_while_the_first_lives(outcome: Outcome):
 def test_a_kill_of_the_engine_loses_a_second_at_most(outcome: Outcome):
     before = outcome.table("requests")
     after = pd.read_parquet(outcome.killed / "requests.parquet")
-    due = len(before) + sum(at < -1 for at in outcome.ended_s)
-    assert due > len(before), "nothing was served before the last second"
-    assert (~after["aborted"]).sum() + before["aborted"].sum() >= due
+    expected = len(before) + sum(at < -1 for at in outcome.ended_s)
+    assert expected > len(before), "nothing was served before the last second"
+    assert (~after["aborted"]).sum() + before["aborted"].sum() >= expected
     assert lock.problem(outcome.killed) is None
     assert segment_paths(outcome.killed)

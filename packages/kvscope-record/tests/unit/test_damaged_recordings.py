@@ -26,8 +26,8 @@ SEGMENT = "segment-00000001.jsonl.zst"
 
 
 def recorded(path: Path) -> None:
-    (found,) = segment_paths(record(path.parent / "recording"))
-    found.rename(path)
+    (result,) = segment_paths(record(path.parent / "recording"))
+    result.rename(path)
 
 
 def made() -> bytes:

@@ -8,10 +8,10 @@ BLOCK_TOKENS = 16
 
 def scheduled(step: int, *rows: tuple[int, int, int, list[int]]) -> Scheduled:
     """A pass that admits requests, each with the tokens it finds and computes, and its blocks."""
-    requests, found, computed, blocks = map(list, zip(*rows, strict=True))
-    hits = [[request, tokens] for request, tokens in zip(requests, found, strict=True) if tokens]
+    requests, result, computed, blocks = map(list, zip(*rows, strict=True))
+    hits = [[request, tokens] for request, tokens in zip(requests, result, strict=True) if tokens]
     given = [[request, True, [ids]] for request, ids in zip(requests, blocks, strict=True)]
-    batch = (requests, computed, found)
+    batch = (requests, computed, result)
     return Scheduled(step, step, step + 1, 0, 9, 0, [], *batch, hits, given, [])
 
 

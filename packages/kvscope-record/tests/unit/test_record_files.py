@@ -65,7 +65,7 @@ def test_every_kind_of_record_is_told_apart():
 
 def test_hashes_are_equal_within_a_recording_only(tmp_path: Path):
     arrivals = [Arrival(n, 0, 32, 1, HASHES) for n in range(2)]  # type: ignore[arg-type]
-    found = []
+    results = []
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
         _, first, second = written(tmp_path / name, segment(), *arrivals)
@@ -73,9 +73,9 @@ def test_hashes_are_equal_within_a_recording_only(tmp_path: Path):
         assert isinstance(second, Arrival)
         assert first.hashes == second.hashes
         assert len(set(first.hashes)) == 2
-        found.append(set(first.hashes))
-    assert not found[0] & found[1]
-    assert not any(raw.hex()[:16] in found[0] for raw in HASHES)
+        results.append(set(first.hashes))
+    assert not results[0] & results[1]
+    assert not any(raw.hex()[:16] in results[0] for raw in HASHES)
 
 
 @pytest.mark.parametrize("left", [0, 1, 20, 150, -1])
@@ -88,9 +88,9 @@ def test_a_file_that_was_cut_is_read_up_to_the_cut(tmp_path: Path, left: int):
     file.abandon()
     content = file.path.read_bytes()
     file.path.write_bytes(content[:left])
-    found = list(read_segment(file.path))
-    assert found == events[: len(found)]
-    assert len(found) >= (49 if left == -1 else 0)
+    result = list(read_segment(file.path))
+    assert result == events[: len(result)]
+    assert len(result) >= (49 if left == -1 else 0)
 
 
 def test_a_damaged_file_is_named(tmp_path: Path):
@@ -114,8 +114,8 @@ def test_no_flipped_bit_of_a_segment_that_was_ended_makes_other_records(tmp_path
         damaged[place] ^= 1
         file.path.write_bytes(damaged)
         try:
-            found = list(read_segment(file.path))
-            assert found == events[: len(found)]  # as if it were longer, and cut
+            result = list(read_segment(file.path))
+            assert result == events[: len(result)]  # as if it were longer, and cut
         except BadInput:
             noticed += 1
     assert noticed > 0.9 * len(content)

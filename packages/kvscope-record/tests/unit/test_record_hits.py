@@ -26,8 +26,8 @@ def collected(directory: Path, hits: int = FOUND, **facts: Any) -> Records:
 
 def metrics_of(records: Records) -> dict[str, Any]:
     wanted = ["prefix_cache_hit_rate", *OF_BLOCKS]
-    found = {metric.name: metric(records) for metric in all_metrics() if metric.name in wanted}
-    return {name: None if found[name] != found[name] else found[name] for name in wanted}
+    result = {metric.name: metric(records) for metric in all_metrics() if metric.name in wanted}
+    return {name: None if result[name] != result[name] else result[name] for name in wanted}
 
 
 def violated(records: Records) -> set[str]:
@@ -57,8 +57,8 @@ def test_which_blocks_were_found_is_not_known_of_several_groups_or_windows(
     records = collected(tmp_path, kv_groups=groups)
     assert records.batch["hit_tokens"].sum() == FOUND
     assert records.batch["own_hit_tokens"].isna().all()
-    found = metrics_of(records)
-    assert found.pop("prefix_cache_hit_rate") > 0
-    assert found == dict.fromkeys(OF_BLOCKS)
+    result = metrics_of(records)
+    assert result.pop("prefix_cache_hit_rate") > 0
+    assert result == dict.fromkeys(OF_BLOCKS)
     assert "hits" not in violated(records)
     assert "rows_wrong" not in violated(records)

@@ -50,10 +50,10 @@ def arrival(number: int) -> Arrival:
 def scheduled(number: int, cached: int = 0, hits: int = 0, computed: int = 1) -> Scheduled:
     """The only pass that has a request."""
     time_ns = ARRIVALS_NS[number] + 1
-    found = [[number, hits]] if hits else []
+    result = [[number, hits]] if hits else []
     held = [[number, True, [[number]]]]
     return Scheduled(
-        number, time_ns, time_ns + 1, 0, 9, 0, [], [number], [computed], [cached], found, held, []
+        number, time_ns, time_ns + 1, 0, 9, 0, [], [number], [computed], [cached], result, held, []
     )
 
 
@@ -99,29 +99,29 @@ def common(one: Request, other: Request) -> int:
 
 def test_lengths_and_arrivals_come_back(tmp_path: Path):
     experiment, _ = replayed(tmp_path)
-    found = build(experiment)
-    assert [len(one.prompt_token_ids) for one in found] == [n for _, n in PROMPTS.values()]
-    assert [one.output_tokens for one in found] == [3, 2, 5, 1, 1]
+    result = build(experiment)
+    assert [len(one.prompt_token_ids) for one in result] == [n for _, n in PROMPTS.values()]
+    assert [one.output_tokens for one in result] == [3, 2, 5, 1, 1]
     since_s = [(time_ns - ARRIVALS_NS[0]) / 1e9 for time_ns in ARRIVALS_NS.values()]
-    assert [one.arrival_s for one in found] == pytest.approx(since_s, abs=1e-10)
+    assert [one.arrival_s for one in result] == pytest.approx(since_s, abs=1e-10)
 
 
 def test_passes_come_back(tmp_path: Path):
     """Each request has a pass of its own; the aborted requests went when all had been served."""
-    found = build(replayed(tmp_path, "workload.arrival=passes")[0])
-    assert [one.arrival_pass for one in found] == [*PROMPTS]
-    assert [one.abort_pass for one in found] == [None, None, None, *[len(PROMPTS)] * 2]
-    assert {one.arrival_s for one in found} == {None}
-    assert [one.output_tokens for one in found] == [3, 2, 5, 3, 3]  # those are there until then
+    result = build(replayed(tmp_path, "workload.arrival=passes")[0])
+    assert [one.arrival_pass for one in result] == [*PROMPTS]
+    assert [one.abort_pass for one in result] == [None, None, None, *[len(PROMPTS)] * 2]
+    assert {one.arrival_s for one in result} == {None}
+    assert [one.output_tokens for one in result] == [3, 2, 5, 3, 3]  # those are there until then
 
 
 def test_prompts_share_exactly_the_blocks_that_were_recorded_as_equal(tmp_path: Path):
-    found = build(replayed(tmp_path)[0])
+    result = build(replayed(tmp_path)[0])
     for one, other in combinations(PROMPTS, 2):
         pairs = zip(PROMPTS[one][0], PROMPTS[other][0], strict=False)
         equal = [a == b for a, b in pairs]
         blocks = (*equal, False).index(False)
-        assert common(found[one], found[other]) == blocks * BLOCK, (one, other)
+        assert common(result[one], result[other]) == blocks * BLOCK, (one, other)
 
 
 def test_without_a_prefix_cache_no_prompts_share_anything(tmp_path: Path):

@@ -46,9 +46,9 @@ def policies(tmp_path_factory, require, forked) -> Rehearsal:
 
 def runs_of(rehearsal: Rehearsal, overflow: str) -> list[Path]:
     """The runs of an overflow policy."""
-    found = [run for run in rehearsal.experiments if f"-{overflow}-b" in run.name]
-    assert found
-    return found
+    results = [run for run in rehearsal.experiments if f"-{overflow}-b" in run.name]
+    assert results
+    return results
 
 
 def test_every_run_is_valid(policies):

@@ -41,11 +41,11 @@ def test_the_steps_pass_and_leave_their_results(triton, tmp_path: Path):
     code, said, out = rehearse(tmp_path, *steps)
     assert code == 0, said
     assert {path.name for path in out.iterdir()} == FILES
-    found = json.loads((out / "report.json").read_text())
-    assert [step["outcome"] for step in found["steps"]] == ["passed"] * 7
-    assert found["provenance"]["versions"]["kvscope"]
-    assert found["rehearsed"]
-    runs = {run["run"]: run["outcome"] for run in found["engine"]}
+    result = json.loads((out / "report.json").read_text())
+    assert [step["outcome"] for step in result["steps"]] == ["passed"] * 7
+    assert result["provenance"]["versions"]["kvscope"]
+    assert result["rehearsed"]
+    runs = {run["run"]: run["outcome"] for run in result["engine"]}
     assert runs["recompute"] == runs["swap"] == runs["ample"] == "passed"
     assert set(runs.values()) <= {"passed", "skipped: no time left"}
 
@@ -53,15 +53,15 @@ def test_the_steps_pass_and_leave_their_results(triton, tmp_path: Path):
 def test_a_study_and_a_server_pass_and_are_in_the_report(triton, tmp_path: Path):
     code, said, out = rehearse(tmp_path, "study", "server")
     assert code == 0, said
-    found = json.loads((out / "report.json").read_text())
-    assert found["study"] == {
+    result = json.loads((out / "report.json").read_text())
+    assert result["study"] == {
         "study": "rehearsal",
         "page": True,
         "experiments": 3,
         "valid": 3,
         "time_source": ["rehearsed"],
     }
-    assert found["server"]["requests"] == 3
+    assert result["server"]["requests"] == 3
     assert "3 of 3 experiments valid" in (out / "report.txt").read_text()
 
 
@@ -74,15 +74,15 @@ def test_a_broken_step_is_said_first_and_the_others_are_done(triton, tmp_path: P
     assert first == "1 of 4 steps FAILED"
     assert second == "FAILED copies:"
     assert third.startswith("  SyntaxError: ")
-    found = json.loads((out / "report.json").read_text())
-    outcomes = {step["step"]: step["outcome"] for step in found["steps"]}
+    result = json.loads((out / "report.json").read_text())
+    outcomes = {step["step"]: step["outcome"] for step in result["steps"]}
     assert outcomes == {
         "imports": "passed",
         "facts": "passed",
         "copies": "failed",
         "offloading": "passed",
     }
-    assert found["offloading"]
+    assert result["offloading"]
 
 
 def test_an_unknown_step_is_refused_by_name(tmp_path: Path):

@@ -51,18 +51,18 @@ def test_a_node_keeps_the_kind_of_its_gpus(tmp_path: Path):
 
 def test_a_node_is_the_only_place_where_vllm_has_the_plugin(tmp_path: Path):
     make_node(tmp_path, THREE, "1.2.3")
-    found = {d.metadata["Name"]: d for d in metadata.distributions(path=[str(tmp_path)])}
-    assert found["vllm"].version == "1.2.3"
-    (plugin,) = found["kvscope-rehearsal-node"].entry_points
+    result = {d.metadata["Name"]: d for d in metadata.distributions(path=[str(tmp_path)])}
+    assert result["vllm"].version == "1.2.3"
+    (plugin,) = result["kvscope-rehearsal-node"].entry_points
     assert plugin.group == "vllm.platform_plugins"
     assert not metadata.entry_points(group="vllm.platform_plugins")
 
 
 def test_the_node_comes_first_on_the_paths(tmp_path: Path):
-    found = environment_of(tmp_path, {"PATH": "/bin", "PYTHONPATH": "/mine", "X": "1"})
-    assert found["PATH"] == f"{tmp_path}/bin:/bin"
-    assert found["PYTHONPATH"] == f"{tmp_path}:/mine"
-    assert found["X"] == "1"
+    result = environment_of(tmp_path, {"PATH": "/bin", "PYTHONPATH": "/mine", "X": "1"})
+    assert result["PATH"] == f"{tmp_path}/bin:/bin"
+    assert result["PYTHONPATH"] == f"{tmp_path}:/mine"
+    assert result["X"] == "1"
 
 
 def test_one_process_at_a_time_has_a_gpu(tmp_path: Path):

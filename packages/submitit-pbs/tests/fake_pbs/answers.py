@@ -67,14 +67,14 @@ def written(kind, records, form, separator, names):
 
 def nested(attributes):
     """`Resource_List.walltime` as the entry `walltime` of `Resource_List`."""
-    found = {}
+    result = {}
     for name, value in attributes.items():
         outer, _, inner = name.partition(".")
         if inner:
-            found.setdefault(outer, {})[inner] = value
+            result.setdefault(outer, {})[inner] = value
         else:
-            found[name] = int(value) if re.fullmatch(r"-?\d+", value) else value
-    return found
+            result[name] = int(value) if re.fullmatch(r"-?\d+", value) else value
+    return result
 
 
 def folded(line, width=79):
@@ -100,7 +100,7 @@ def table(jobs, server):
 def queue_attributes(queue):
     """Attributes of a queue in `qstat -Qf`."""
     hours = "{:02d}:{:02d}:00".format
-    found = {
+    result = {
         "queue_type": "Route" if "routes" in queue else "Execution",
         "resources_max.nodect": str(queue["max_nodes"]),
         "resources_max.walltime": hours(queue["max_walltime_s"] // 3600, 0),
@@ -109,13 +109,13 @@ def queue_attributes(queue):
         "started": "True",
     }
     if "min_walltime_s" in queue:
-        found["resources_min.walltime"] = hours(0, queue["min_walltime_s"] // 60)
+        result["resources_min.walltime"] = hours(0, queue["min_walltime_s"] // 60)
     if queue.get("from_route_only"):
-        found["from_route_only"] = "True"
+        result["from_route_only"] = "True"
     if "routes" in queue:
-        found["route_destinations"] = ",".join(queue["routes"])
+        result["route_destinations"] = ",".join(queue["routes"])
     if "priority" in queue:
-        found["Priority"] = str(queue["priority"])
+        result["Priority"] = str(queue["priority"])
     named = {
         "max_run": "max_run",
         "max_queued": "max_queued",
@@ -123,5 +123,5 @@ def queue_attributes(queue):
     }
     for name, attribute in named.items():
         for kind, number in queue.get(name, {}).items():
-            found[attribute] = f"[{kind}:PBS_GENERIC={number}]"
-    return found
+            result[attribute] = f"[{kind}:PBS_GENERIC={number}]"
+    return result

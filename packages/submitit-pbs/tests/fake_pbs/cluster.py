@@ -208,8 +208,8 @@ class FakePBS:
 def wait_for(condition: Callable[[], Any], timeout_s: float = 60.0, every_s: float = 0.05) -> Any:
     """Wait until a condition holds and return what it gives; TimeoutError if it never does."""
     deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
+    while not (result := condition()):
         if time.monotonic() > deadline:
             raise TimeoutError(f"{condition} did not come true within {timeout_s:.0f} s")
         time.sleep(every_s)
-    return found
+    return result

@@ -100,13 +100,13 @@ def environment_of(asked, request, queue):
     """Environment of a job: PBS_O_…, the variables that -v names, everything with -V."""
     outer = request["environment"]
     names = ("HOME", "LOGNAME", "PATH", "SHELL", "LANG")
-    found = {f"PBS_O_{name}": outer[name] for name in names if name in outer}
-    found |= {"PBS_O_WORKDIR": request["directory"], "PBS_O_QUEUE": queue}
+    result = {f"PBS_O_{name}": outer[name] for name in names if name in outer}
+    result |= {"PBS_O_WORKDIR": request["directory"], "PBS_O_QUEUE": queue}
     for part in filter(None, asked.options.get("v", "").split(",")):
         name, given, value = part.partition("=")
         if given or name in outer:
-            found[name] = value if given else outer[name]
-    return {**outer, **found} if "V" in asked.options else found
+            result[name] = value if given else outer[name]
+    return {**outer, **result} if "V" in asked.options else result
 
 
 def attributes_of(asked, request, queue, server):
@@ -175,7 +175,7 @@ def qstat(server, request):
         records = [(name, answers.queue_attributes(queue)) for name, queue in chosen]
         heads = ("Queue", server.name)
         return answers.written("Queue", records, form, separator, heads), "", 0
-    found, errors, code = [], "", 0
+    result, errors, code = [], "", 0
     for name in names or [job_id for job_id in server.jobs if "]" not in job_id.replace("[]", "")]:
         job = server.jobs.get(short(name))
         full = answers.full_id(short(name), server.name)
@@ -186,12 +186,12 @@ def qstat(server, request):
                 words = "Job has finished, use -x or -H to obtain historical job information"
                 errors, code = errors + f"qstat: {full} {words}\n", FINISHED
         else:
-            found.append(job)
+            result.append(job)
             if "t" in given and job.attributes.get("array"):
-                found += server.subjobs(job)
+                result += server.subjobs(job)
     if form == "table":
-        return answers.table(found, server.name) if found else "", errors, code
-    records = [(answers.full_id(job.id, server.name), job.attributes) for job in found]
+        return answers.table(result, server.name) if result else "", errors, code
+    records = [(answers.full_id(job.id, server.name), job.attributes) for job in result]
     heads = ("Job Id", server.name)
     return answers.written("Jobs", records, form, separator, heads), errors, code
 
@@ -199,7 +199,7 @@ def qstat(server, request):
 @command
 def qselect(server, request):
     given = dict(options.split(request["words"], "A:a:c:h:HJl:N:p:q:r:s:t:Tu:xP:")[0])
-    found = ""
+    result = ""
     for job in server.jobs.values():
         a = job.attributes
         if (
@@ -209,8 +209,8 @@ def qselect(server, request):
             and ("u" not in given or a["Job_Owner"].split("@")[0] in given["u"].split(","))
             and (job.state in given.get("s", job.state))
         ):
-            found += answers.full_id(job.id, server.name) + "\n"
-    return found
+            result += answers.full_id(job.id, server.name) + "\n"
+    return result
 
 
 # ------------------------------------------------------------------------ qdel, qsig, qrerun
