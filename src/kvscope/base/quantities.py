@@ -88,7 +88,8 @@ def _parse(
 ) -> Fraction:
     """A quantity in the base of `units`; a number alone is in `unit`.
 
-    ValueError, a sentence with the text and what was expected, if it is none or is not allowed.
+    ValueError, a sentence with the text and the expected form, if the text is not an allowed
+    quantity.
     """
     match = _QUANTITY.fullmatch(text.strip())
     if match and text.isprintable() and match[1].isascii():

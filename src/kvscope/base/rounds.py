@@ -4,8 +4,8 @@ In a round every experiment of a group is served once, in random order. The loga
 
     log time = experiment + round + slope · waiting + rest,    waiting = −log(1 − w),
 
-where w is the share of its time in which the engine was ready without a CPU. What drifts slowly is
-the round's; what other processes take is waiting's. An interval does not assume that the rest has
+where w is the share of its time in which the engine was ready without a CPU. Slow drift belongs to
+the round, the load of other processes to waiting. An interval does not assume that the rest has
 the same variance everywhere: its covariance is HC3 of MacKinnon and White (1985), "Some
 heteroskedasticity-consistent covariance matrix estimators with improved finite sample properties",
 Journal of Econometrics 29. docs/METRICS.md has the formulas.

@@ -218,8 +218,8 @@ def range_of_difference(one: Interval, other: Interval) -> Interval:
 def mean_ratio(ratios: Sequence[Interval]) -> Interval:
     """The geometric mean of ratios above 0, and of the ends of their intervals.
 
-    That is at least as wide as the 95 % interval of the mean, whatever the ratios have in common.
-    ValueError if one of several is 0, which would make the mean 0 whatever the others are.
+    The result is at least as wide as the 95 % interval of the mean, also if the ratios are
+    correlated. ValueError if one of several ratios is 0, which would make the mean 0.
     """
     if len(ratios) > 1 and not all(0 < ratio.value < math.inf for ratio in ratios):
         raise ValueError("only ratios above 0 have a geometric mean")

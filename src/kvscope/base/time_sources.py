@@ -28,8 +28,8 @@ def mark_of(source: str | None) -> str:
 def time_source_of(own: str | None, said: Collection[str]) -> str:
     """The source of a run's times by its run.json (`own`) and by its tables (`said`).
 
-    A run is rehearsed if any of them says so: whoever takes the word out of some of them does not
-    make it a measured one. Otherwise run.json has the last word, if it has one.
+    A run is rehearsed if any of them says so, even if the word was removed from others. Otherwise
+    run.json decides, if it names a source.
     """
     if REHEARSED in (own, *said):
         return REHEARSED

@@ -1,8 +1,8 @@
 """Runs experiments from settings to records, and optionally to tables and metrics.
 
-Measured ones are a campaign (`run.campaign`), a single one too. Those on virtual clocks are made
-one after another by a fork of this process, which imports vLLM once for all. An experiment that
-fails keeps its log and reason, and the others go on.
+Measured experiments are a campaign (`run.campaign`), also a single experiment. Experiments on
+virtual clocks run one after another in a fork of this process, which imports vLLM once for all of
+them. An experiment that fails keeps its log and reason, and the others go on.
 """
 
 import gc

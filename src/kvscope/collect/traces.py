@@ -1,8 +1,7 @@
 """Readers of the KV events of runs, which packages register.
 
 A package registers a `TraceReader` in the entry-point group `kvscope.trace`; at most one is
-installed.
-Without one, runs that were traced cannot be collected or judged, and others need none.
+installed. Without a reader, traced runs cannot be collected or judged; other runs need no reader.
 """
 
 from abc import ABC, abstractmethod

@@ -2,8 +2,8 @@
 
 The methods of the instance are wrapped, so the scheduler keeps its class, whichever that is, and
 its behaviour. With asynchronous scheduling the next pass is scheduled before the output of the one
-before is there; a pass is recognised by its `SchedulerOutput`. What is looked at here is the same
-in all versions of vLLM that can be recorded (`engine.vllm.versions`).
+before is there; a pass is recognised by its `SchedulerOutput`. Everything that is read here is the
+same in all versions of vLLM that can be recorded (`engine.vllm.versions`).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

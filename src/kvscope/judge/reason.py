@@ -1,7 +1,7 @@
 """The registry of reasons why a run is not valid: its records are not those of a sound run.
 
-A violated oracle is a reason, too, under its own name. Noise is none: it widens intervals
-(`circumstances`).
+A violated oracle is a reason, too, under its own name. Noise never makes a run invalid; it widens
+intervals (`circumstances`).
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,10 @@
 """Settings that change no record, because another setting takes their place.
 
-Two values of such a key are two experiments with the same records. Where the second one is of
-no use, `rules` refuses it; the others are listed here, and `kvscope plan` says it where the
-command line gives such a key, or nothing else tells two experiments apart.
-`test_effects_modeled.py` of kvscope-model walks all keys and finds what neither refuses nor says.
+Two values of such a key are two experiments with the same records. If the second is of no use,
+`rules` refuses it. The others are listed here, and `kvscope plan` reports them if the command line
+gives such a key, or if such keys are the only difference between two experiments.
+`test_effects_modeled.py` of kvscope-model walks all keys and finds keys that neither refuses nor
+reports.
 """
 
 import json

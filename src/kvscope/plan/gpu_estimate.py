@@ -1,9 +1,9 @@
 """The memory of a GPU that an experiment takes: an estimate from its settings, before it runs.
 
-kvscope gives vLLM the number of blocks (`num_gpu_blocks_override`), so that vLLM does not fit the
-cache to the GPU: what is too large would fail on the node. What follows from no setting is not
-counted: of the CUDA context and cuBLAS a measured number is left free (`OWN_BYTES`); what PyTorch's
-allocator cannot use is not known, so that what takes more than `VLLM_SHARE` fits only tightly.
+kvscope gives vLLM the number of blocks (`num_gpu_blocks_override`), so vLLM does not fit the cache
+to the GPU, and an experiment that is too large would fail on the node. The CUDA context and cuBLAS
+take a measured number of bytes (`OWN_BYTES`). The memory that PyTorch's allocator cannot use is
+not known, so an experiment that takes more than `VLLM_SHARE` fits only tightly.
 """
 
 from kvscope.base.errors import BadInput

@@ -98,7 +98,8 @@ def _groups(
 ) -> tuple[tuple[str, ...], ...] | None:
     """Groups that fit into `room` MiB, filled in order; None if some must stand alone.
 
-    What is connected and too large for one group is in several, with one experiment in all of them.
+    Connected experiments that are too large for one group are in several, with one experiment in
+    all.
     """
     by_id = {e.id: e for e in experiments}
     whole: list[tuple[str, ...]] = []

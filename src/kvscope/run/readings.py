@@ -1,7 +1,7 @@
 """Readings of the engine's clock together with others of the machine.
 
-Times of a run are of one clock. Others are read at the same instants, so that a repeat's duration
-can be held against them: one that nothing adjusts, and CPU time.
+All times of a run are read from one clock. Other clocks are read at the same instants, to check
+the durations of repeats: a clock that nothing adjusts, and CPU time.
 """
 
 import time

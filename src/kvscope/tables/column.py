@@ -36,12 +36,12 @@ ROWS, RUNS = "rows", "runs"
 class Column:
     """A column: its name, Arrow type, meaning (unit included), and role.
 
-    `evidence` is what a run must have (`kvscope.tables.evidence`) for the column to be known,
-    and judged. `null` says whether the column may be null though a run has it: ROWS, in any
-    row; RUNS, in all rows of a run or in none; '', never. `kept`, of a column of tentative
-    tokens, which a pass computes before it is known whether they are right: the column that
-    counts those that were. The others leave the cache after the pass. `words` are the texts
-    that it may have, any if there are none, and `least` the least number.
+    `evidence` is what a run must have (`kvscope.tables.evidence`) for the column to be known, and
+    judged. `null` says whether the column may be null though a run has it: ROWS, in any row; RUNS,
+    in all rows of a run or in none; '', never. A column of tentative tokens, which a pass computes
+    before it is known whether they are right, names as `kept` the column that counts the right
+    ones. The others leave the cache after the pass. `words` are the allowed texts (any if empty),
+    and `least` is the smallest allowed number.
     """
 
     name: str

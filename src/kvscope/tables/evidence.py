@@ -1,9 +1,9 @@
 """Evidence: the kinds of facts that the records of a run contain, by name.
 
 Whoever makes a run states its evidence: an engine, a recording of a server, an import of published
-files. Columns, oracles and metrics name the evidence that they need; none asks who made the run. A
-kind of evidence holds of all that happened in a run, and may hold of nothing: a run whose copies
-are timed has `copies`, also where nothing was copied. A package may add words of its own.
+files. Columns, oracles and metrics name the evidence that they need, and do not depend on who made
+the run. Evidence concerns all events of a kind, also if there are none: a run that would time its
+copies has `copies`, even if nothing was copied. A package may add kinds of evidence.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,7 @@
 """Tables of jobs: copies that a KV connector orders, and that run beside the passes.
 
-Its package registers one, under a name of its own (`kvscope.tables.added.JobTable`).
+The package of a connector registers such a table under a name of its own
+(`kvscope.tables.added.JobTable`).
 """
 
 from kvscope.tables.column import F64, I32, I64, ROWS, TEXT, Table, fact, key, told, witnessed

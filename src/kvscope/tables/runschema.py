@@ -1,7 +1,7 @@
 """The record of a run, which every reader holds: `run.json`, validated, typed and frozen.
 
-docs/TRACE_SPEC.md has meanings. Files of earlier versions lack keys; what stands for them is said
-here, once.
+docs/TRACE_SPEC.md has meanings. Files of earlier versions lack keys; the defaults for these are
+here.
 """
 
 from types import NoneType

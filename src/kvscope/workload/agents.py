@@ -7,8 +7,9 @@ prompt. Ids are local to the conversation unless its `hash_id_scope` is `global`
 `subagent` has requests of its own: the sub-agent starts when its parent gets there, and the parent
 goes on when all sub-agents that it started have ended, as in that tool's replay.
 
-What a prompt has behind its whole blocks, and what is generated, is not published. If the next
-request begins with all whole blocks of this one, both are what the next prompt has there.
+The tokens of a prompt after its whole blocks, and the generated tokens, are not published. If the
+next request begins with all whole blocks of this one, they are the tokens of the next prompt in
+the same places.
 """
 
 from collections.abc import Iterator

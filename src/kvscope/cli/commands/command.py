@@ -23,7 +23,7 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse mixed words and options; argparse's method for these calls this method in turn.
 
-        After `--` all are words, which argparse does not know of mixed ones.
+        After `--` everything is a word; argparse's own method for mixed words ignores this.
         """
         if not self.mixes or "--" in (args or ()):
             return super().parse_known_args(args, namespace)

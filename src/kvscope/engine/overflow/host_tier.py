@@ -1,8 +1,8 @@
 """The host tier: the memory below the KV cache that keeps tokens of preempted requests.
 
-A KV connector of kvscope's is one: its scheduler's half is asked what the tier holds and has room
-for, its worker's half what it is made of. An engine without one, or with another connector, has a
-`HostTier` that keeps nothing.
+Each of kvscope's KV connectors is a host tier: its scheduler's half tells the contents and the
+free room of the tier, its worker's half the kind of memory. An engine without one, or with another
+connector, has a `HostTier` that keeps nothing.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class HostTier:
-    """Keeps nothing. What a subclass keeps is named by vLLM's internal request ids."""
+    """Keeps nothing. Subclasses name requests by vLLM's internal ids."""
 
     present: bool = False
     """Whether there is memory for an action that keeps tokens."""

@@ -21,9 +21,10 @@ class Store:
     """A store: its blocks of the KV cache, and the passes in which other requests may have got
     them.
 
-    That is where its request was preempted or, once it has ended, where a block was given to
-    another one. `loaded` are those of its blocks, by name, that were loaded, `perhaps` those that
-    this store or another one had. `sure`: it is known which blocks it has.
+    These are the passes in which its request was preempted or, after the request's end, in which a
+    block was given to another request. `loaded` are the names of its blocks that were loaded,
+    `perhaps` of loaded blocks that this store or another one had. `sure`: it is known which blocks
+    it has.
     """
 
     end_s: float
@@ -135,8 +136,9 @@ class Offloading:
         """The pass that waited for a store: the first that gave its blocks away before it had
         ended.
 
-        Where none must have, the one that is stated if it may have, else None: a store that ended
-        since the pass before may be waited for, and so may one whose blocks are not known.
+        If no pass must have waited, it is the stated pass if that may have waited, else None. A
+        pass may have waited for a store that ended since the previous pass, or whose blocks are
+        not known.
         """
         store, given_away = self.stores[job], self.stores[job].given_away
         if given_away and store.sure:
@@ -150,7 +152,7 @@ class Offloading:
     def store(self, step: int) -> Iterator[str]:
         """Take the stores of a pass; yields their faults.
 
-        With the last pass there are those of requests that ended with it.
+        The last pass includes the stores of requests that ended with it.
         """
         ended, self._ended = self._ended, []
         self._rest = yield from self._match(self._told.stores.get(step, ()))

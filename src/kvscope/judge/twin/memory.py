@@ -185,7 +185,8 @@ class Blocks:
     def find(self, request: Request, contents: Sequence[Content] | None) -> list[Hit]:
         """Hold the cached blocks with the first tokens of a request.
 
-        Where tokens are not known they are the ones with these `contents`, while they are there.
+        If tokens are not known, these are the blocks with these `contents`, as far as they are
+        cached.
         """
         blocks = list(self._of_tokens(request) if contents is None else self._of(contents))
         hits = []

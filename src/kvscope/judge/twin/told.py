@@ -161,8 +161,8 @@ class Told:
 def told(run: Tables, known: Collection[str]) -> Told:
     """Decisions and times of one repeat.
 
-    Without the tokens of prompts that is also what was found in the prefix cache, and without the
-    jobs of vLLM's offloading what was loaded.
+    Without token ids they include the hits in the prefix cache, and without the jobs of vLLM's
+    offloading the loaded tokens.
     """
     batch = Columns(run["batch"])
     has_tokens, has_jobs = TOKEN_IDS in known, JOBS in known

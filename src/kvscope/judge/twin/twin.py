@@ -419,7 +419,7 @@ class Twin:
     def _save(self, rows: list[Scheduled]) -> dict[str, int]:
         """Save the activations of a pass; returns the saved tokens of each request.
 
-        Those that begin come before those that go on or resume, as vLLM lists the rows of a pass.
+        New requests come before running and resumed ones, in vLLM's order of the rows of a pass.
         """
         if not self.rules.input_blocks_total:
             return {}
@@ -499,10 +499,9 @@ class Twin:
 
     @property
     def tokens_used(self) -> tuple[int, int]:
-        """Tokens of requests in the cache, at least and at most: each block once.
+        """Least and greatest number of tokens of requests in the cache; each block counts once.
 
-        A block that was loaded before its request ran counts for each request that found it, or
-        once.
+        A block that was loaded before its request ran may count for each request that found it.
         """
         least = self._tokens_used - self._memory.shared_tokens
         return least, self._tokens_used if self._jobs else least
@@ -511,7 +510,7 @@ class Twin:
     def host_used(self) -> tuple[int, int]:
         """Blocks of the host in use, at least and at most.
 
-        With the last pass there are those that vLLM's offloading stores after that.
+        The last pass may include blocks that vLLM's offloading stores after it.
         """
         if self._jobs is None:
             return self._host.used, self._host.used
