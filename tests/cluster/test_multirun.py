@@ -62,7 +62,7 @@ def test_every_experiment_of_a_study_is_a_job_of_pbs(checkout, tmp_path):
         (("hydra/launcher=submitit_local", "--tables"), 2, "run --tables: not with a launcher"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(checkout, words, code, sentence):
+def test_impossible_input_is_one_sentence(checkout, words, code, sentence):
     result, text = multirun(checkout, *words)
     assert result == code, text
     assert sentence in text

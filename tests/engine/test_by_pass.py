@@ -81,7 +81,7 @@ def shifted(request: str, column: str, passes: int) -> Forgery:
 @pytest.mark.parametrize(
     ("request_id", "column"), [("0", "arrival_s"), ("2", "arrival_s"), ("1", "finished_s")]
 )
-def test_what_came_or_was_aborted_at_another_pass_is_noticed(
+def test_a_wrong_pass_of_an_arrival_or_abort_is_noticed(
     made: Run, request_id: str, column: str, passes: int
 ) -> None:
     assert "arrival_pass_wrong" in found(made.records, HELD)

@@ -147,7 +147,7 @@ def exchanged(
 @pytest.mark.parametrize("by_block", [False, True])
 @pytest.mark.parametrize("way", [copies.PerBlock(), copies.Coalesced()])
 @given(exchanges())
-def test_what_comes_back_as_it_was_differs_in_nothing(by_block: bool, way: Any, places: Any):
+def test_blocks_that_come_back_unchanged_do_not_differ(by_block: bool, way: Any, places: Any):
     checks = exchanged(way, by_block, places)
     assert checks.facts == {"compared": 1, "differing": 0, "first": ""}
 

@@ -53,7 +53,7 @@ def test_a_block_in_several_pieces_is_refused():
 @layouts
 @ways
 @given(st.data())
-def test_what_is_copied_out_and_in_again_is_what_was(by_block, way, data):
+def test_blocks_that_are_copied_out_and_in_again_are_unchanged(by_block, way, data):
     layers = cache(by_block)
     planes = copies.cache_planes(layers)
     host, _ = copies.host_planes(planes, 9, pinned=False)

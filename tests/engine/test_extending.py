@@ -214,7 +214,7 @@ def test_a_kind_of_kv_group_stands_on_the_page(sinks: Path, warm: Warm, tmp_path
     assert "sinks and a window" in (tmp_path / "report.html").read_text("utf-8")
 
 
-def test_what_a_request_holds_of_a_kind_is_judged(
+def test_the_blocks_of_a_request_are_judged_by_the_kind_of_their_group(
     sinks: Path, installed: Records, monkeypatch: pytest.MonkeyPatch
 ):
     kind = kv_kinds.kind_of("ToySinks")
@@ -282,7 +282,7 @@ def test_a_table_of_another_package_is_recorded_and_judged(installed: Records):
 
 
 @pytest.mark.parametrize("column", ["computed_tokens", "computed_share"])
-def test_what_follows_from_other_columns_is_held_against_them(installed: Records, column: str):
+def test_derived_columns_are_compared_with_their_derivation(installed: Records, column: str):
     rows = installed.added("toy_requests").copy()
     rows[column] += rows.index == 3
     row: Any = rows.loc[3].to_dict()

@@ -48,7 +48,7 @@ def tokens(requests: pd.DataFrame) -> list[str]:
         (("model=tiny-interleaved", "cache.blocks=60"), "which takes up to 197 in the KV groups"),
     ],
 )
-def test_what_cannot_run_is_refused_when_it_is_planned(words: tuple[str, ...], told: str) -> None:
+def test_impossible_experiments_are_refused_when_planned(words: tuple[str, ...], told: str) -> None:
     done = kvscope("plan", *words)
     assert done.returncode == 2
     assert told in done.stderr.splitlines()[-1]
@@ -79,7 +79,7 @@ def test_what_cannot_run_is_refused_when_it_is_planned(words: tuple[str, ...], t
         ),
     ],
 )
-def test_what_vllm_takes_otherwise_is_a_sentence(
+def test_settings_that_vllm_changes_are_refused_in_a_sentence(
     words: tuple[str, ...], told: str, tmp_path: Path
 ) -> None:
     done = kvscope("run", *words, "profiler=none", "--out", str(tmp_path))

@@ -209,7 +209,7 @@ def test_a_forged_group_is_noticed(scarce: Records, table: str, change: Change, 
         (("overflow=swap", "overflow.host_blocks=40", "model=tiny-hybrid"), "overflow=swap needs"),
     ],
 )
-def test_what_needs_other_groups_is_refused_when_it_is_planned(
+def test_settings_that_need_other_groups_are_refused_when_planned(
     setting: tuple[str, ...], said: str
 ) -> None:
     given = {word.partition("=")[0] for word in setting}

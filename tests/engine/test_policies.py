@@ -54,7 +54,7 @@ def test_every_block_is_free_in_the_end(served: Cases, case: str):
 
 
 @every_combination
-def test_what_the_policy_keeps_is_not_recomputed(served: Cases, case: str):
+def test_tokens_that_the_policy_keeps_are_not_recomputed(served: Cases, case: str):
     preemptions, kept = sum(map(len, served[case]["preempted"])), sum(served[case]["kept"])
     if "recompute" in case or "native" in case:  # what vLLM's offloading loads was not kept
         assert kept == 0

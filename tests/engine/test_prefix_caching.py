@@ -51,7 +51,7 @@ def test_a_prefix_cache_changes_no_token_and_dry_has_the_same_passes(few: Cases,
 
 
 @pytest.mark.parametrize("case", marked(case for case in CASES if case not in FEW))
-def test_so_it_is_with_every_policy(served: Cases, case: str):
+def test_runs_are_sound_with_every_policy(served: Cases, case: str):
     assert_sound(served[case])
 
 
@@ -69,13 +69,13 @@ def by_other_victims(warm: Warm) -> Cases:
 
 
 @pytest.mark.parametrize("case", marked(SOME))
-def test_so_it_is_whoever_is_preempted(by_some_victims: Cases, case: str):
+def test_runs_are_sound_whichever_request_is_preempted(by_some_victims: Cases, case: str):
     assert_sound(by_some_victims[case])
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("case", marked(OTHERS))
-def test_so_it_is_by_every_rule_for_victims(by_other_victims: Cases, case: str):
+def test_runs_are_sound_by_every_rule_for_victims(by_other_victims: Cases, case: str):
     assert_sound(by_other_victims[case])
 
 

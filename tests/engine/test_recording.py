@@ -153,7 +153,9 @@ def test_an_empty_schedule_is_no_pass_and_the_next_one_tells_of_it(
     assert (other.preempted, other.finished_before) == (0, [])
 
 
-def test_what_a_repeat_left_is_not_told_in_the_next(recorder: RunRecorder, scheduler: Scheduling):
+def test_events_of_a_repeat_are_not_reported_in_the_next(
+    recorder: RunRecorder, scheduler: Scheduling
+):
     scheduler.planned = [scheduled(4), scheduled(0, ("a",)), scheduled(4)]
     scheduler.schedule()
     scheduler.end("x-1")

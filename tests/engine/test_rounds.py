@@ -162,7 +162,7 @@ def wait_for(condition: Callable[[], bool], limit_s: float = 240) -> None:
         time.sleep(0.05)
 
 
-def test_what_a_machine_can_resolve_is_measured_with_one_experiment_given_twice():
+def test_the_resolution_of_a_machine_is_measured_with_an_experiment_given_twice():
     said: list[str] = []
     result = measure_noise(ROOT / "config", 1.0, said.append)
     assert result.rounds >= LEAST_ROUNDS

@@ -77,7 +77,7 @@ def test_other_devices_say_what_they_declare(
 
 
 @pytest.mark.parametrize(("gpus", "source"), [(1, MEASURED), (0, REHEARSED)])
-def test_who_records_asks_the_platform(
+def test_recordings_ask_the_platform(
     there: Callable[[type, int | None], None],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,

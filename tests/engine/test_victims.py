@@ -106,7 +106,7 @@ def test_victims_are_not_those_of_another_rule(other: str, ranked: dict[str, Rec
 @pytest.mark.parametrize(
     ("column", "by"), [("scheduled_tokens", 2), ("blocks", 1), ("blocks", -1), ("tokens", -1)]
 )
-def test_what_a_victim_gave_back_follows_from_its_passes(
+def test_tokens_that_a_victim_gave_back_follow_from_its_passes(
     ranked: dict[str, Records], column: str, by: int
 ) -> None:
     run = ranked["first"]

@@ -50,7 +50,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class TestFinding:
-    def test_none_where_there_is_none(self, bare: Path):
+    def test_no_nsys_is_found_where_there_is_none(self, bare: Path):
         assert find_nsys() is None
 
     def test_the_named_one_goes_before_the_checkouts_and_that_before_the_one_on_path(
@@ -158,7 +158,7 @@ class TestUnpacking:
         assert done.returncode == 0
         assert f"{without_apt / 'nsys'} is used" in done.stdout
 
-    def test_what_is_there_and_runs_is_left_alone(self, tmp_path: Path, without_apt: Path):
+    def test_an_installation_that_runs_is_left_alone(self, tmp_path: Path, without_apt: Path):
         fake = fake_nsys(tmp_path / "nsys" / "bin" / "nsys", "9.9.9")
         done = self.run(tmp_path / "nsys", str(without_apt))
         assert done.returncode == 0

@@ -151,7 +151,7 @@ def recorded(rows: Any = Given.given, repeat: int = 0) -> pd.DataFrame:
         (replace(ADDED, follows=None), "has witnessed columns, and `follows` does not say"),
     ],
 )
-def test_what_can_be_no_table_is_named_with_its_package(added, words: str, install: Install):
+def test_an_invalid_table_is_named_with_its_package(added, words: str, install: Install):
     install(levels=added)
     with pytest.raises(BadInput, match=rf"^kvscope.table levels \(own 1, own_.*\) {words}"):
         added_tables()
@@ -299,7 +299,7 @@ def test_a_table_may_be_named_as_anything_else_that_a_run_has(
         (f"{__name__}:Unfinished", r" \(TypeError: Can't instantiate .*\)"),
     ],
 )
-def test_what_is_no_recorder_is_refused_before_it_is_needed(recorder, said, install: Install):
+def test_an_invalid_recorder_is_refused_before_it_is_needed(recorder, said, install: Install):
     install(levels=replace(ADDED, recorder=recorder))
     with pytest.raises(
         BadInput, match=rf"^{OF} has the recorder .*RowRecorder, made without.*{said};"
@@ -422,7 +422,7 @@ def test_a_row_has_every_column_that_may_not_be_null(name: str, install: Install
 
 
 @pytest.mark.parametrize("rows", [None, 3, [3], ["ab"]])
-def test_what_are_no_rows_at_all_is_said_too(rows: Any, install: Install):
+def test_recorders_that_return_no_rows_are_reported_too(rows: Any, install: Install):
     install(levels=ADDED)
     with pytest.raises(KvscopeError, match=f"recorder own_package:Given of {OF} .*; fix its pack"):
         recorded(rows)
@@ -448,7 +448,7 @@ def changed(name: str, value: Any) -> Callable[[pd.DataFrame], pd.DataFrame]:
         (changed("total", 2**31), "raised ArrowInvalid: .*2147483648.* column total"),
     ],
 )
-def test_what_derive_does_wrong_is_said(wrong, words: str, install: Install):
+def test_faults_of_derive_are_reported(wrong, words: str, install: Install):
     install(levels=replace(ADDED, derive=wrong))
     with pytest.raises(KvscopeError, match=f"^`derive` of {OF} {words}.*; fix its package$"):
         recorded()
@@ -537,7 +537,7 @@ def test_an_added_table_must_have_exactly_the_derived_rows(install: Install):
         (lambda repeat: follows(repeat).assign(twice="x"), "raised ArrowInvalid: .*'x'.*twice"),
     ],
 )
-def test_what_follows_does_wrong_violates_the_oracle(wrong, words: str, install: Install):
+def test_faults_of_follows_violate_the_oracle(wrong, words: str, install: Install):
     """The other oracles, and metrics, are worth having."""
     install(levels=replace(ADDED, follows=wrong))
     result = judged(recorded(), recorded(repeat=1))

@@ -316,7 +316,7 @@ def given_up_after_two_tokens(records: Records) -> Records:
     return records.variant(requests=requests, steps=steps, batch=batch)
 
 
-def test_what_was_given_up_is_in_the_makespan_and_in_neither_throughput_nor_latency():
+def test_aborted_requests_count_in_the_makespan_but_not_in_throughput_and_latency():
     records = given_up_after_two_tokens(repeated(1))
     late = records.requests.assign(finished_s=[2.0, 1.0])
     records = records.variant(requests=late)
@@ -364,7 +364,7 @@ def test_a_lost_profile_is_a_reason_where_it_was_requested():
         )
 
 
-def test_what_speaks_against_a_run_is_not_its_noise():
+def test_noise_does_not_make_a_run_invalid():
     """Oracles, warm-up and a requested profile do; other load, stalls and width do not."""
     verdicts = [Verdict("a", "", "", HELD), Verdict("b", "", "", VIOLATED, 2, "first")]
     repeats = {"min": 2, "until": 0.01, "budget_s": 9, "measured": 2, "half_width_share": 0.5}

@@ -104,7 +104,7 @@ def test_a_name_says_which_experiments_a_batch_has(found, nodes, cores):
         *("run_experiments s modeled 0 0", "run_experiments s other 0 1", "e1", ""),
     ],
 )
-def test_what_is_no_batch_of_a_plan_has_no_experiments(name):
+def test_a_name_of_no_batch_has_no_experiments(name):
     assert batches.of_name(modeled(12), name) == []
 
 
@@ -125,7 +125,7 @@ def test_a_batch_needs_the_resources_of_its_largest_experiment_and_the_time_of_a
     )
 
 
-def test_what_a_batch_says_of_each_experiment_can_be_read():
+def test_lines_of_a_batch_about_each_experiment_can_be_read():
     said = [
         batches.line(1, 3, "e1", 1.25, None),
         batches.line(2, 3, "e2", 0.5, "no room: 3 GiB (log: there)"),

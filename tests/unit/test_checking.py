@@ -55,7 +55,7 @@ def test_checking_many_runs_finds_the_same_as_each_alone_in_order(runs: list[Pat
     assert results_of([RunCheck(run) for run in order]) == alone
 
 
-def test_what_cannot_be_checked_is_told_after_what_comes_before_it(runs: list[Path]) -> None:
+def test_an_unreadable_run_is_reported_after_earlier_runs(runs: list[Path]) -> None:
     checks = [RunCheck(runs[0]), RunCheck(runs[0] / "nowhere"), RunCheck(runs[1])]
     with closing(check_all(checks, lambda _: None)) as found:
         assert next(found).verdicts
@@ -136,7 +136,7 @@ def test_the_time_left_becomes_that_of_this_machine(
 
 
 @given(st.floats(1, 10**4), st.floats(0, 10**4))
-def test_what_takes_longer_leaves_more(elapsed_s: float, more_s: float) -> None:
+def test_more_elapsed_time_means_more_time_left(elapsed_s: float, more_s: float) -> None:
     outlook = Outlook([Expected(Path(name)) for name in ("10", "20", "30")])
     outlook.end(1)
     assert outlook.left_s(elapsed_s) <= outlook.left_s(elapsed_s + more_s)

@@ -54,7 +54,9 @@ def test_a_width_that_was_not_reached_is_reported_with_the_needed_time(
 
 
 @given(st.floats(0.051, 1.0), st.integers(2, 50))
-def test_what_a_width_takes_is_by_the_root_of_the_number(share: float, measured: int) -> None:
+def test_the_repeats_for_a_width_follow_from_the_root_of_their_number(
+    share: float, measured: int
+) -> None:
     rule = RULE | {"half_width_share": share, "reached": False, "measured": measured}
     told = describe_width(record_of(repeats=rule, clock=repeats(measured, 1.0)))
     needed = int(told.split("about ")[1].split()[0])
@@ -108,7 +110,7 @@ def test_waiting_is_a_share_of_the_time_that_threads_were_ready(
         ([None, None], ""),
     ],
 )
-def test_much_use_by_other_processes_is_told(
+def test_much_use_by_other_processes_is_reported(
     section: str, shares: list[float | None], told: str
 ) -> None:
     """Runs of earlier versions have it beside a verdict on it, under another name."""

@@ -474,7 +474,7 @@ def test_a_sound_file_is_read_also_by_a_link(kind: FileKind, tmp_path: Path) -> 
 @pytest.mark.timeout(60)  # opening a named pipe waits for a writer
 @pytest.mark.parametrize("make", NO_FILES, ids=lambda make: make.__name__)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
-def test_what_is_no_file_is_refused(
+def test_a_path_that_is_no_file_is_refused(
     kind: FileKind, make: Callable[[Path], Any], tmp_path: Path
 ) -> None:
     assert kind.refusal_of_no_file(make, tmp_path)

@@ -57,7 +57,7 @@ def test_a_request_counts_with_the_most_blocks_of_all_kv_groups(
     assert asked.cache_blocks == needed
 
 
-def test_what_is_filled_in_belongs_to_the_settings() -> None:
+def test_a_filled_in_value_belongs_to_the_settings() -> None:
     one, other = planned("cache.oversubscription=2"), planned("cache.oversubscription=1.5")
     assert one.to_dict()["cache"]["blocks"] == one.cache_blocks < other.cache_blocks
     assert "-o2x" in one.id

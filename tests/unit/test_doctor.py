@@ -95,7 +95,7 @@ class TestPackages:
         assert self.check(monkeypatch).ok
         assert self.check(monkeypatch, checkout=False).ok
 
-    def test_what_is_wrong_is_named_with_what_mends_it(self, monkeypatch: pytest.MonkeyPatch):
+    def test_a_fault_is_named_with_its_remedy(self, monkeypatch: pytest.MonkeyPatch):
         flaw = Flaw("numpy<3,>=2", "not installed")
         check = self.check(monkeypatch, flaw)
         assert not check.ok

@@ -93,7 +93,9 @@ REFUSED: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("words", "sentence"), REFUSED)
-def test_what_is_as_the_default_is_refused_by_its_key(words: str, sentence: str) -> None:
+def test_a_value_with_the_effect_of_the_default_is_refused_by_its_key(
+    words: str, sentence: str
+) -> None:
     with pytest.raises(BadInput, match=sentence):
         expand(None, [*last_of_each_key([*OLD, *words.split()])], CONFIG)
 

@@ -42,7 +42,7 @@ def test_torch_is_pinned_to_its_cpu_build():
 
 
 @pytest.mark.parametrize("file", ["kvscope.txt", "dev.txt"])
-def test_what_is_pinned_is_what_is_installed(file: str):
+def test_the_pinned_packages_are_installed(file: str):
     for name, version in pins(file):
         assert metadata.version(name) == version, name
 

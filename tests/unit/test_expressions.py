@@ -53,7 +53,7 @@ def test_expressions_may_name_each_other_and_stand_in_texts() -> None:
         "99999999 * 99999999", "(" * 150 + ")" * 150, "1" * 201, "x",
     ],
 )  # fmt: skip
-def test_what_is_no_arithmetic_on_keys_is_refused_by_name(expression: str) -> None:
+def test_expressions_other_than_arithmetic_on_keys_are_refused_by_name(expression: str) -> None:
     with pytest.raises(BadInput, match=r"^x is ['\"]\$\{.* \(here\) but .*[^.]$"):
         value(expression)
 

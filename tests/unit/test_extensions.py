@@ -125,7 +125,7 @@ def test_a_study_with_keys_of_an_absent_option_is_refused_by_the_option(tmp_path
 
 
 @pytest.mark.usefixtures("alone")
-def test_what_no_package_brings_is_refused_as_ever() -> None:
+def test_unknown_names_that_no_package_brings_are_refused_as_before() -> None:
     assert "must be one of cpu, cuda" in refusal("device=modelled")
     assert "study is 'leage' but must be one of" in refusal(study="leage")
     assert len(expand(None, ["device=cpu"], layers.SHIPPED_CONFIG).experiments) == 1

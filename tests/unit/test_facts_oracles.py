@@ -92,7 +92,7 @@ def drop(path: str) -> Change:
     return change
 
 
-def test_what_the_settings_lead_to_violates_nothing(run: Records) -> None:
+def test_facts_that_follow_from_the_settings_violate_nothing(run: Records) -> None:
     assert states(run, VIOLATED) == {}
 
 
@@ -138,7 +138,7 @@ def test_a_rule_for_repeats_cannot_be_left_out(run: Records, key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["repeats.min", "repeats.measured", "clock.repeats"])
-def test_what_every_run_json_has_cannot_be_left_out(run: Records, key: str) -> None:
+def test_required_keys_of_run_json_cannot_be_left_out(run: Records, key: str) -> None:
     rule = {"min": 2, "until": 0.5, "budget_s": 60, "measured": 3}
     with pytest.raises(ValidationError, match=key):
         forged(run.variant(facts=run.facts | {"repeats": rule}), drop(key))
@@ -257,7 +257,7 @@ def test_a_run_of_an_older_schema_has_no_other_clocks(run: Records) -> None:
     assert {"clocks_differ", "copy_rate_wrong"} <= states(result, NOT_APPLICABLE).keys()
 
 
-def test_a_run_that_calls_itself_older_is_held_against_the_clocks_it_has(run: Records) -> None:
+def test_a_run_that_calls_itself_older_is_compared_with_its_clocks(run: Records) -> None:
     result = forged(forged(run, put("schema", 1)), in_repeats("raw_s", lambda s: 2 * s))
     assert "clocks_differ" in states(result, VIOLATED)
 

@@ -105,7 +105,7 @@ def fit_hashes(made: Path) -> None:
         write_json(made / account, facts)
 
 
-def test_what_was_not_forged_is_confirmed(made: Path) -> None:
+def test_unforged_runs_are_confirmed(made: Path) -> None:
     assert_confirmed(made, TABLES)
 
 
@@ -299,7 +299,7 @@ def test_a_run_that_was_edited_to_be_valid_is_not(made: Path) -> None:
         assert key in complaints
 
 
-def test_a_trace_for_perfetto_is_held_against_the_events(made: Path) -> None:
+def test_a_trace_for_perfetto_is_compared_with_the_events(made: Path) -> None:
     trace = made / runfile.PERFETTO
     trace.write_bytes(trace.read_bytes().replace(b"gemm", b"gimm"))
     fit_hashes(made)

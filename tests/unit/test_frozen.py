@@ -168,7 +168,7 @@ def test_ids_that_are_new_or_gone_are_named(frozen: ModuleType, results: Path) -
     ]
 
 
-def test_what_was_not_run_is_not_compared(frozen: ModuleType, results: Path) -> None:
+def test_experiments_that_were_not_run_are_not_compared(frozen: ModuleType, results: Path) -> None:
     before = frozen.freeze(STUDY, OVERRIDES, results)
     (run_of(results, 0) / "run.done").unlink()
     assert not differences(frozen, before, results)

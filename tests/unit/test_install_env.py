@@ -336,7 +336,7 @@ def test_another_version_gives_way_to_the_pinned_one(checkout: Checkout):
     assert checkout.versions() == CPU | DEV
 
 
-def test_what_a_user_adds_stays(checkout: Checkout):
+def test_packages_that_a_user_adds_stay(checkout: Checkout):
     checkout.uv("install", "--no-deps", "cublas==4.0")
     lose(checkout, "figures")
     checkout.make()
@@ -551,7 +551,7 @@ constraint = /dev/null
 """
 
 
-def test_what_pip_is_told_of_indexes_holds_for_uv(
+def test_pips_indexes_apply_to_uv(
     fresh: Checkout, indexes: dict[str, Index], folder: Path, tmp_path: Path
 ):
     urls = {name: index.url for name, index in indexes.items()}
@@ -577,13 +577,13 @@ def test_no_index_may_be_said_to_be_false(fresh: Checkout, indexes: dict[str, In
     assert fresh.versions() == CPU
 
 
-def test_what_uv_is_told_comes_first(fresh: Checkout, indexes: dict[str, Index], folder: Path):
+def test_uvs_own_variables_come_first(fresh: Checkout, indexes: dict[str, Index], folder: Path):
     links = str(folder / "pytorch" / "torch")
     fresh.make(UV_DEFAULT_INDEX=indexes["main"].url, PIP_INDEX_URL=NOWHERE, PIP_FIND_LINKS=links)
     assert fresh.versions() == CPU
 
 
-def test_without_uv_and_an_index_that_has_it_the_reason_is_said(fresh: Checkout):
+def test_without_uv_and_an_index_that_has_it_the_reason_is_reported(fresh: Checkout):
     message = sentence(
         fresh.install(PATH=os.environ["PATH"], PIP_RETRIES="0", PIP_INDEX_URL=NOWHERE)
     )

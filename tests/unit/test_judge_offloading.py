@@ -139,7 +139,7 @@ def test_blocks_of_a_store_that_a_load_takes_are_counted(blocks: int) -> None:
 @pytest.mark.parametrize("host_blocks", [1, 2, 3])
 @pytest.mark.parametrize("filled", [0, 1, 2, 3])
 @pytest.mark.parametrize("store", [None, (0, 1), (0, 2), (0, 3), (1, 1), (1, 2)])
-def test_what_a_pass_fills_is_stored(
+def test_blocks_that_a_pass_fills_are_stored(
     store: tuple[int, int] | None, filled: int, host_blocks: int
 ) -> None:
     """All of it; where the host lacks room, none of it is no fault."""
@@ -194,7 +194,7 @@ def test_a_store_into_a_full_host_has_all_due_blocks(first: int, blocks: int, lo
         assert jobs.stores[8].sure == (len(alike) == 1)
 
 
-def test_what_was_stored_into_a_full_host_is_not_due_again() -> None:
+def test_blocks_stored_into_a_full_host_are_not_due_again() -> None:
     again = {1: [job(OUT, 1, 2)], 2: [job(OUT, 1, 2)]}
     request, jobs = resumed(2, again)
     words = []
@@ -221,7 +221,7 @@ def test_stores_that_are_not_due_take_room() -> None:
 
 @pytest.mark.parametrize("step", [1, 4])
 @pytest.mark.parametrize("store", [None, (0, 1), (2, 1), (1, 2)])
-def test_what_was_stored_is_not_due_again(step: int, store: tuple[int, int] | None) -> None:
+def test_stored_blocks_are_not_due_again(step: int, store: tuple[int, int] | None) -> None:
     stores = {0: [job(OUT, 2, 0)], step: [job(OUT, store[1], store[0])] if store else []}
     request, jobs = of_request(stores, host_blocks=100)
     for at in range(step + 1):
@@ -232,7 +232,7 @@ def test_what_was_stored_is_not_due_again(step: int, store: tuple[int, int] | No
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("aborted", [False, True])
 @pytest.mark.parametrize("blocks", [0, 1, 2, 3])
-def test_what_a_request_has_filled_by_its_end_is_stored_with_the_next_pass(
+def test_blocks_filled_by_the_end_of_a_request_are_stored_with_the_next_pass(
     blocks: int, aborted: bool, last: bool
 ) -> None:
     """After the last pass, with that pass. An aborted request has filled its computed blocks."""

@@ -58,7 +58,7 @@ def test_nothing_differs_from_itself(judged: Any) -> None:
     assert not result.fails
 
 
-def test_what_is_noticed_no_more_fails(judged: Any) -> None:
+def test_a_case_that_is_no_longer_noticed_fails(judged: Any) -> None:
     result = changes(judged, another=set())
     assert result.lost == ["another (phase_wrong)"]
     assert result.fails
@@ -72,7 +72,7 @@ def test_a_judge_that_fails_has_noticed_nothing(judged: Any, name: str) -> None:
     assert not judged.noticed({"crash: TypeError"})
 
 
-def test_what_is_noticed_only_now_is_listed_and_does_not_fail(judged: Any) -> None:
+def test_a_newly_noticed_case_is_listed_and_does_not_fail(judged: Any) -> None:
     result = changes(judged, free={"rows"})
     assert result.gained == ["free (rows)"]
     assert not result.fails

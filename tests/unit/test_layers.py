@@ -78,7 +78,7 @@ def test_the_shipped_configuration_is_the_checkouts() -> None:
     assert (layers.SHIPPED / "config").resolve() == CONFIG
 
 
-def test_without_a_configuration_of_ones_own_there_is_the_shipped_one() -> None:
+def test_without_a_users_configuration_the_shipped_one_applies() -> None:
     assert ids(expand("batching-cuda", [], HERE)) == ids(expand("batching-cuda", [], CONFIG))
 
 
@@ -104,7 +104,7 @@ def test_a_file_replaces_the_shipped_one_of_its_name() -> None:
     assert len(expand("quickstart", [], HERE).experiments) == 2
 
 
-def test_the_defaults_may_be_ones_own() -> None:
+def test_the_defaults_may_be_the_users() -> None:
     config = (layers.SHIPPED_CONFIG / "config.yaml").read_text()
     write("config.yaml", config.replace("model: tiny-llama", "model: small"))
     model = (layers.SHIPPED_CONFIG / "model" / "tiny-gqa.yaml").read_text()

@@ -24,7 +24,7 @@ def test_an_offer_is_dropped_where_nobody_reads_and_the_rest_is_whole() -> None:
     assert 0 < received < offered
 
 
-def test_an_offer_to_who_has_ended_is_lost() -> None:
+def test_an_offer_to_a_closed_link_is_lost() -> None:
     ours, theirs = Link.pair()
     ours.close()
     with pytest.raises(Lost):

@@ -36,7 +36,7 @@ def test_a_system_that_tells_nothing_has_no_known_load(tmp_path: Path, text: str
 
 
 @given(TIMES, TIMES, TIMES, TIMES, st.integers(1, 256))
-def test_what_this_process_ran_is_no_other_load(
+def test_cpu_time_of_this_process_is_no_other_load(
     own_s: float, others_s: float, stolen_s: float, idle_s: float, cores: int
 ) -> None:
     before = CpuTime(5.0, 1.0, 9.0, 2.0, cores)

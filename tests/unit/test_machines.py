@@ -304,7 +304,7 @@ def shell(line: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=kept)
 
 
-def test_what_is_printed_to_a_full_disk_is_an_error() -> None:
+def test_output_to_a_full_disk_is_an_error() -> None:
     done = shell(f"{command(*PLAN)} >/dev/full")
     assert (done.returncode, done.stderr) == (EXIT_FAILED, "kvscope: No space left on device\n")
 

@@ -18,7 +18,7 @@ def test_secrets_stay_outside():
     assert "s3cret" not in result.values()
 
 
-def test_what_programs_need_is_passed_on():
+def test_variables_that_programs_need_are_passed_on():
     result = environment(PATH="/bin", HOME="/home/x")
     assert (result["PATH"], result["HOME"]) == ("/bin", "/home/x")
 
@@ -35,7 +35,7 @@ def test_threads_are_the_experiments():
     assert environment("device.threads=3", OMP_NUM_THREADS="64")["OMP_NUM_THREADS"] == "3"
 
 
-def test_what_vllm_must_be_told_overrides_the_user():
+def test_variables_that_vllm_requires_override_the_users():
     for name in ("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_USE_V2_MODEL_RUNNER"):
         assert environment(**{name: "1"})[name] == "0"
         assert environment("device=cuda")[name] == "0"

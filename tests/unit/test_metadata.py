@@ -102,7 +102,7 @@ def test_placeholders_are_named_until_they_are_filled_in():
     assert metadata.placeholder_note(citation | filled) is None
 
 
-def test_the_list_for_who_releases_has_every_placeholder():
+def test_the_list_for_releases_has_every_placeholder():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     for key, value in metadata.PLACEHOLDERS.items():
         assert f"| `{key}` | `{value}` |" in text

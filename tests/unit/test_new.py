@@ -43,7 +43,7 @@ def test_elsewhere_the_command_says_where(capsys: pytest.CaptureFixture[str]) ->
     assert main(shlex.split(then.removeprefix("next: "))[1:]) == 0
 
 
-def test_what_its_comments_offer_can_be_planned() -> None:
+def test_settings_that_its_comments_offer_can_be_planned() -> None:
     main(["new", "mine"])
     path = HERE / "study" / "mine.yaml"
     path.write_text(re.sub(r"^    # ", "    ", path.read_text(), flags=re.MULTILINE))

@@ -194,7 +194,7 @@ def test_a_range_is_open_while_a_pass_computes(noted: Noted):
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_what_is_released_has_the_methods_that_it_had(noted: Noted, wrapped: bool):
+def test_a_released_scheduler_has_its_own_methods(noted: Noted, wrapped: bool):
     scheduler: Any = Scheduler()
     if wrapped:
         scheduler.schedule = scheduler.add_request

@@ -78,7 +78,7 @@ def test_a_key_that_a_file_lacks_has_a_default_and_is_known_to_be_absent() -> No
     assert (record.tracing, record.imported_from, record.clock.repeats) == (None, None, [])
 
 
-def test_what_later_versions_add_is_kept() -> None:
+def test_keys_that_later_versions_add_are_kept() -> None:
     record = record_of(engine={"later": {"a": 1}}, also=2)
     assert record.engine.stated("later") == {"a": 1}
     assert record.as_written()["also"] == 2

@@ -154,7 +154,7 @@ def served(draw: np.random.Generator, noise: float, extra: float = 0.0) -> pd.Da
     return steps_of(passes)
 
 
-def test_what_is_due_grows_with_the_batch_and_its_context():
+def test_the_due_time_grows_with_the_batch_and_its_context():
     steps = served(np.random.default_rng(0), noise=0, extra=0.01)
     expected = cost(steps["decode_tokens"], steps["kv_blocks_used"])
     assert due_of(steps) == pytest.approx(expected.to_numpy(float), rel=1e-6)
@@ -234,7 +234,7 @@ def test_the_control_is_the_mean_error_of_the_ten_passes_most_like_each_that_res
     assert uncertainty == pytest.approx(max(chance, abs(expected)))
 
 
-def test_what_resuming_costs_is_found_within_the_uncertainty_and_plain_passes_cost_nothing():
+def test_the_cost_of_resuming_is_within_the_uncertainty_and_plain_passes_cost_nothing():
     extra, errors, controls, bounds = 0.005, [], [], []
     for seed in range(20):
         run = of_steps(served(np.random.default_rng(seed), noise=0.05, extra=extra))

@@ -155,7 +155,7 @@ def test_hostile_documents_are_refused(name: str, tmp_path: Path) -> None:
     ],
     ids=["levels", "levels by aliases", "values", "digits", "key", "bytes"],
 )
-def test_what_is_within_the_bounds_is_read(text: str, tmp_path: Path) -> None:
+def test_values_within_the_bounds_are_read(text: str, tmp_path: Path) -> None:
     read(text, tmp_path)
 
 

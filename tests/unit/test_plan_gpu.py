@@ -87,7 +87,7 @@ def test_all_memory_that_cuda_does_not_take_may_be_used(gpu: str) -> None:
 
 
 @pytest.mark.parametrize("gpu", GPUS)
-def test_what_just_fits_is_planned_and_a_block_more_is_refused(gpu: str) -> None:
+def test_an_experiment_that_just_fits_is_planned_and_a_block_more_is_refused(gpu: str) -> None:
     words = ("model=llama-3.1-8b", "cache.block_size=16", "engine.max_num_seqs=8")
     one = planned(*words, "cache.blocks=1000")
     room = usable_bytes(gpu) - estimate(one).total_bytes

@@ -108,7 +108,7 @@ def spoilt(draw: st.DrawFn, sound: list[Any]) -> str:
 
 
 @pytest.mark.parametrize("content", ["", "# nothing", "[]", "3", "a: b", "? [a]\n: b", "[" * 10**5])
-def test_what_is_no_experiment_is_refused_by_its_file(content: str, tmp_path: Path) -> None:
+def test_an_invalid_experiment_is_refused_by_its_file(content: str, tmp_path: Path) -> None:
     (tmp_path / "experiment.yaml").write_text(content)
     with pytest.raises(BadInput, match=r"experiment\.yaml"):
         load(tmp_path / "experiment.yaml")

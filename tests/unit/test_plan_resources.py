@@ -115,7 +115,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[float]
     )
 
 
-def test_what_a_machine_cannot_hold_is_refused_and_what_it_can_is_not(
+def test_experiments_too_large_for_the_machine_are_refused_and_others_are_not(
     machine: Callable[[float], None],
 ) -> None:
     result = experiment("cache.gib=4")

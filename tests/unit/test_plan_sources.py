@@ -169,7 +169,7 @@ NO_FILES = [".", "data", "/dev/zero", "x" * 5000, "t.csv/t.csv", "loop/t.csv", '
 
 
 @pytest.mark.parametrize("path", NO_FILES, ids=lambda path: path[:20])
-def test_what_is_no_file_is_refused(path: str, checkout: Path) -> None:
+def test_a_path_that_is_no_file_is_refused(path: str, checkout: Path) -> None:
     Path("config/study/loop").symlink_to("loop")
     with pytest.raises(BadInput, match=r"^workload\.path is .*grid 'g'") as error:
         study(path)
@@ -191,7 +191,7 @@ def test_a_hash_may_be_given_and_then_it_holds(checkout: Path) -> None:
         given("workload.path=data/t.csv", "workload.sha256=aaa")
 
 
-def test_what_changed_after_planning_is_refused(checkout: Path, tmp_path: Path) -> None:
+def test_a_file_that_changed_after_planning_is_refused(checkout: Path, tmp_path: Path) -> None:
     path = tmp_path / "experiment.yaml"
     path.write_text(dump(given("workload.path=data/t.csv")))
     planned = load(path)

@@ -287,9 +287,7 @@ MODELED_LONG = experiment("device=dry", "model=opt-13b", "workload.num_requests=
 
 
 @pytest.mark.parametrize("start_s", [0.02, 14.0])
-def test_what_a_modeled_run_took_to_start_tells_nothing_of_others(
-    start_s: float, results: Path
-) -> None:
+def test_the_start_of_a_modeled_run_does_not_correct_others(start_s: float, results: Path) -> None:
     """Alone it imports vLLM, in a batch it does not; only servings are held against the model."""
     repeats = [{"repeat": 0, "start_ns": 0, "duration_s": 1.0}]
     timings = {"start_engine": start_s, "warm_up": 0.0, "repeats": once_s(MODELED), "total": 20.0}

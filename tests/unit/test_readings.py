@@ -49,7 +49,7 @@ def test_a_thread_that_does_little_counts_for_little(ran_s, waiting, idles_s, wa
 
 
 @given(THREADS)
-def test_what_did_not_run_did_not_wait(begin):
+def test_a_thread_that_did_not_run_did_not_wait(begin):
     assert threads_between(begin, begin) == (0.0, 0.0)
 
 

@@ -100,7 +100,7 @@ def test_a_study_names_its_experiments_and_their_runs(results: Path) -> None:
         _ = study.runs[FAKES[2].id].steps
 
 
-def test_what_is_not_there_is_named_with_its_remedy(results: Path, directory: Path) -> None:
+def test_missing_results_are_named_with_their_remedy(results: Path, directory: Path) -> None:
     with pytest.raises(BadInput, match="planned studies are small"):
         _ = kvscope.study("smal", results).experiments
     with pytest.raises(BadInput, match="must be a name"):

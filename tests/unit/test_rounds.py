@@ -92,7 +92,7 @@ def test_groups_are_compared_through_an_experiment_that_both_have():
     assert result.value == pytest.approx(1.5, rel=0.03)
 
 
-def test_what_no_round_connects_is_not_compared():
+def test_experiments_that_no_round_connects_are_not_compared():
     one = Rounds(["a", "a", "b", "b"], [0, 1, 2, 3], [1.0, 1.1, 2.0, 2.1], [0.0] * 4)
     assert math.isnan(one.ratio("a", "b").value)
     assert math.isnan(one.ratio("a", "unknown").value)

@@ -88,7 +88,7 @@ GOOD = [
 
 
 @pytest.mark.parametrize("grid", GOOD, ids=str)
-def test_what_a_study_may_hold_is_valid(grid: dict[str, Any]) -> None:
+def test_allowed_contents_of_a_study_are_valid(grid: dict[str, Any]) -> None:
     assert sound(study(**grid))
 
 
@@ -185,7 +185,7 @@ def possible(chosen: dict[str, Any]) -> bool:
 @pytest.mark.thorough
 @pytest.mark.slow
 @given(st.sampled_from(SET), st.data())
-def test_what_the_planner_takes_is_valid(
+def test_studies_that_the_planner_accepts_are_valid(
     chosen: tuple[str, str, str, Any], data: st.DataObject
 ) -> None:
     group, option, key, default = chosen

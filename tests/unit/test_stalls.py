@@ -96,6 +96,6 @@ def test_five_passes_of_a_kind_are_enough_to_tell(others, stall):
     assert stalls.find_stalls(passes([1.0] * others + [9.0]))[-1] == stall
 
 
-def test_what_is_usual_is_the_median_of_the_kind_over_all_passes():
+def test_the_usual_duration_is_the_median_of_the_kind_over_all_passes():
     steps = pd.concat([passes([1, 2, 9.0]), passes([5, 7.0], decode=99)], ignore_index=True)
     assert stalls.usual_s(steps).tolist() == [2, 2, 2, 6, 6]

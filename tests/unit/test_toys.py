@@ -82,7 +82,7 @@ REFUSED = [
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("overrides", "sentence"), REFUSED, ids=str)
-def test_what_cannot_work_is_refused(overrides: list[str], sentence: str) -> None:
+def test_impossible_settings_are_refused(overrides: list[str], sentence: str) -> None:
     words = {word.partition("=")[0]: word for word in (*WORDS, *overrides)}
     with pytest.raises(BadInput) as error:
         expand(None, list(words.values()), CONFIG)
@@ -104,7 +104,7 @@ def test_an_action_declares_everything_that_others_need() -> None:
         actions.copies_blocks(pd.Series(["burn"]))
 
 
-def test_what_cannot_be_loaded_is_refused_only_where_it_is_named(
+def test_an_option_that_cannot_be_loaded_is_refused_only_if_it_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "broken-1.dist-info").mkdir()

@@ -66,7 +66,7 @@ def test_every_patch_and_build_of_a_known_release_is_known(release: str):
 
 
 @pytest.mark.parametrize("version", ["0.3", "0.320.0", "1.32.0", "0.26.9", "dev"])
-def test_what_only_resembles_a_known_release_is_unknown(version: str):
+def test_a_version_that_only_resembles_a_known_release_is_unknown(version: str):
     assert unless_recorded(version) == (
         f"vLLM {version} cannot be recorded: kvscope records vLLM {KNOWN}"
     )

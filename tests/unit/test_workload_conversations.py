@@ -339,7 +339,7 @@ def test_a_request_that_comes_before_no_pass_is_refused(write, passes, said) -> 
         (["workload=agents", f"workload.sha256={'0' * 64}"], "workload.sha256 is"),
     ],
 )
-def test_what_cannot_work_is_refused_when_it_is_planned(words: list[str], said: str) -> None:
+def test_impossible_settings_are_refused_when_planned(words: list[str], said: str) -> None:
     with pytest.raises(BadInput) as refused:
         experiment(*words)
     assert said in str(refused.value)

@@ -401,7 +401,7 @@ def test_a_run_measured_again_by_hand_makes_its_numbers_stale_until_the_workflow
     assert all(finished.measurements()[other] == before[other] for other in others)
 
 
-def test_what_is_not_valid_is_measured_again_on_demand(finished):
+def test_invalid_runs_are_measured_again_on_demand(finished):
     assert finished.snakemake().returncode == 0
     before = finished.measurements()  # not warm, so no run is valid
     dry = finished.snakemake("-n", more=["remeasure=invalid"])

@@ -190,7 +190,7 @@ def test_it_ships_the_files_of_the_checkout(installed: Installation) -> None:
     assert not any(path.is_symlink() for path in shipped.rglob("*"))
 
 
-def test_plans_of_shipped_studies_and_of_ones_own(installed: Installation) -> None:
+def test_plans_of_shipped_studies_and_of_the_users(installed: Installation) -> None:
     assert "11 experiments" in installed.kvscope("plan", "study=batching-cpu")
     assert installed.kvscope("new", "mine").startswith("config/study/mine.yaml\n")
     assert "4 experiments" in installed.kvscope("plan", "study=mine")
@@ -202,7 +202,7 @@ def test_plans_of_shipped_studies_and_of_ones_own(installed: Installation) -> No
 
 
 @pytest.mark.workflow
-def test_the_workflow_finds_studies_of_ones_own(installed: Installation, require) -> None:
+def test_the_workflow_finds_studies_of_the_user(installed: Installation, require) -> None:
     require("Snakemake", find_spec("snakemake") is not None, "run `make env`")
     installed.kvscope("new", "mine")
     shipped = Path(installed.kvscope("shipped").strip())

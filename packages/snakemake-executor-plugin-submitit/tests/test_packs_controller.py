@@ -303,7 +303,7 @@ def test_a_queues_number_of_jobs_is_kept(tmp_path):
     assert any("waits for queue q, which takes 3 jobs" in line for line in campaign.said)
 
 
-def test_what_no_queue_takes_fails_alone(tmp_path):
+def test_a_member_that_no_queue_takes_fails_alone(tmp_path):
     campaign = Campaign(tmp_path)
     campaign.controller.add([Member("big", "big", "true", "/", 1, 1, gpus=3)])
     campaign.members.append(Member("big", "big", "true", "/", 1, 1, gpus=3))
@@ -468,7 +468,7 @@ def test_every_member_ends_once_whatever_happens(kills, fates):
         campaign.controller.close()
 
 
-def test_what_was_cancelled_runs_again_when_it_is_added_again(tmp_path):
+def test_a_cancelled_member_runs_again_when_it_is_added_again(tmp_path):
     campaign = Campaign(tmp_path)
     campaign.cycle()
     (job,) = campaign.system.live()

@@ -42,7 +42,7 @@ def test_a_writer_of_an_earlier_attempt_writes_nothing(directory):
     assert directory.write_result("m", result(attempt=second))
 
 
-def test_what_is_closed_takes_no_result(directory):
+def test_a_closed_directory_takes_no_result(directory):
     number = directory.begin_attempt()
     directory.close()
     assert not directory.write_result("m", result(attempt=number))

@@ -104,7 +104,7 @@ def test_how_a_command_ends_is_its_result(start, command, state, code):
         ("echo fine", (), ""),
     ],
 )
-def test_what_failed_says_why_in_its_last_line(start, command, logs, why):
+def test_a_failed_job_gives_its_reason_in_its_last_line(start, command, logs, why):
     process, directory = start(command, logs=logs)
     result = end(process, directory)
     assert result.why.startswith(why) if why else result.why == ""

@@ -99,7 +99,7 @@ def test_members_run_on_all_nodes_of_a_pack_each_with_a_gpu(
         ("demand", {"pbs_wall": 1}, "has no parameter wall; it has job_name, queue, account"),
     ],
 )
-def test_what_pbs_refuses_is_its_sentence(
+def test_a_refusal_of_pbs_is_shown_as_its_sentence(
     pbs: FakePBS, tmp_path: Path, queue: str, options: dict[str, object], sentence: str
 ) -> None:
     queues = (Queue(queue, 1, 3),)

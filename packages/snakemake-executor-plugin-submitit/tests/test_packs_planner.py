@@ -170,7 +170,7 @@ def test_a_full_queue_holds_back():
         ),
     ],
 )
-def test_what_no_queue_takes_is_said_before_submission(members, how, sentence):
+def test_a_job_that_no_queue_takes_is_reported_before_submission(members, how, sentence):
     with pytest.raises(BadSettings) as caught:
         plan(members, POLARIS, how)
     assert str(caught.value) == sentence

@@ -243,13 +243,13 @@ def test_a_controller_that_is_started_again_submits_nothing_twice(story):
     assert "Traceback" not in story.log.read_text()
 
 
-def test_what_somebody_cancels_does_not_run_again(story):
+def test_a_cancelled_member_does_not_run_again(story):
     lost = story.members_of("cancelled")
     assert lost
     assert {story.words()[key] for key in lost} == {"cancelled (CANCELLED)"}
 
 
-def test_what_runs_at_the_walltime_has_that_as_its_reason(story):
+def test_a_member_that_runs_at_the_walltime_has_that_as_its_reason(story):
     directory = PackDirectory(story.root / "packs" / story.fates["walltime"])
     lost = story.members_of("walltime")
     ran = [key for key in lost if directory.start(key)]
@@ -260,7 +260,7 @@ def test_what_runs_at_the_walltime_has_that_as_its_reason(story):
 
 
 @pytest.mark.parametrize("fate", sorted({*Story.FATES} - {"cancelled", "walltime"}))
-def test_what_is_lost_runs_again(story, fate):
+def test_lost_members_run_again(story, fate):
     lost = story.members_of(fate)
     assert lost
     ok = {line["key"]: line["ok"] for line in story.ended()}
@@ -376,14 +376,14 @@ def test_a_partition_of_other_accounts_is_used_only_by_name(control, here):
     assert here.jobs("pending") == {}
 
 
-def test_what_slurm_refuses_is_its_sentence(control):
+def test_a_refusal_of_slurm_is_shown_as_its_sentence(control):
     said, words = control([member("one"), member("two")], options={"slurm_gres": "gpu:99"})
     (message,) = said  # that of the pack
     assert "submission refused: " in message
     assert "Requested node configuration is not available" in words["one"] == words["two"]
 
 
-def test_what_can_never_run_ends(control, here):
+def test_a_job_that_can_never_run_ends(control, here):
     """Slurm accepts a job beyond a partition's limits, and keeps it for ever."""
     options = {"slurm_additional_parameters": {"nodes": 9}}
     _, words = control([member()], options=options)

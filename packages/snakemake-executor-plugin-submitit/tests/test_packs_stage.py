@@ -49,7 +49,7 @@ def test_packs_that_arrive_at_once_unpack_it_once(archive, packages, scratch) ->
     assert sum("was unpacked in" in staged.words for staged in result) == 1
 
 
-def test_what_a_killed_job_left_is_not_used(archive, packages, scratch) -> None:
+def test_leftovers_of_a_killed_job_are_not_used(archive, packages, scratch) -> None:
     whole = Path(stage(archive, packages, scratch).directory)
     whole.rename(whole.with_name(f"{whole.name}.partial"))
     (whole.with_name(f"{whole.name}.partial") / "module7.py").unlink()

@@ -35,7 +35,7 @@ def test_a_polaris_job() -> None:
     ]
 
 
-def test_what_is_none_is_left_to_the_server() -> None:
+def test_options_that_are_not_given_are_left_to_the_server() -> None:
     asked = " ".join(lines(place=None, keep=None, umask=None))
     for option in ("-q", "-A", "place", "filesystems", "-k", "umask", "-V"):
         assert option not in asked
@@ -129,7 +129,7 @@ def run(tmp_path: Path, command: str, parameters: Parameters) -> int:
 
 
 @pytest.mark.parametrize("removed", [False, True])
-def test_what_a_killed_run_was_writing_is_mended(tmp_path: Path, removed: bool) -> None:
+def test_files_that_a_killed_run_was_writing_are_mended(tmp_path: Path, removed: bool) -> None:
     pickle, new = tmp_path / "87_submitted.pkl", tmp_path / "87_submitted.pkl.save_tmp"
     pickle.write_text("old")
     new.write_text("new")
@@ -154,6 +154,6 @@ def test_ids_go_both_ways(number: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "87.server", "job", "[2]"])
-def test_what_is_no_id_is_refused(wrong: str) -> None:
+def test_an_invalid_id_is_refused(wrong: str) -> None:
     with pytest.raises(ValueError, match="not the id of a PBS job"):
         submitit_id(wrong)

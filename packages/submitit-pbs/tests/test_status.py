@@ -35,12 +35,12 @@ def test_a_truncated_answer_gives_the_jobs_before_the_cut(form):
 
 
 @pytest.mark.parametrize("noise", ["", "\n", "qstat: Unknown Job Id 3.pbs01\n", "a = b\n\x1f\n"])
-def test_what_is_no_job_is_left_out(noise):
+def test_lines_without_a_job_are_left_out(noise):
     assert parse_qstat(noise) == {}
     assert parse_qstat(noise + dsv(JOBS)).keys() == JOBS.keys()
 
 
-def test_what_a_running_job_says():
+def test_the_state_of_a_running_job():
     status = parse_qstat(dsv(JOBS))["41"]
     assert status.is_running
     assert not status.is_finished

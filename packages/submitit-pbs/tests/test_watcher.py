@@ -63,7 +63,7 @@ def test_an_outage_of_hours_changes_no_state_and_costs_few_calls(
     assert watching.get_state("1") == "COMPLETED"
 
 
-def test_what_has_ended_is_not_asked_for_again(pbs: PBS, watching: PBSInfoWatcher) -> None:
+def test_ended_jobs_are_not_asked_for_again(pbs: PBS, watching: PBSInfoWatcher) -> None:
     watching.register_job("2")
     pbs.jobs = {"1": "F", "2": "R"}
     pbs.now += 60

@@ -227,7 +227,7 @@ def test_a_dry_run_prints_every_script_and_the_node_hours(checkout):
         ),
     ],
 )
-def test_what_cannot_be_is_one_sentence(checkout, words, sentence):
+def test_impossible_input_is_one_sentence(checkout, words, sentence):
     done = checkout.kvscope("submit", "study=two", *words)
     assert done.returncode == 2, done.stdout
     assert sentence in done.stdout

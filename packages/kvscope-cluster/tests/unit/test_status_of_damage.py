@@ -16,7 +16,7 @@ def of_account(name: str) -> list[tuple[list[str], Any]]:
 
 
 @pytest.mark.parametrize(("keys", "value"), of_account(ANALYSED))
-def test_damage_is_told(
+def test_damage_is_reported(
     keys: list[str], value: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = write_untraced_run(tmp_path, "served")

@@ -14,7 +14,7 @@ from tests.unit.test_report_study import BROKEN, ROOMY, SCARCE, WAITING
 pytestmark = pytest.mark.slow
 
 
-def test_what_is_not_valid_is_not_counted(tmp_path, capsys):
+def test_invalid_values_are_not_counted(tmp_path, capsys):
     write_study(tmp_path, [ROOMY, replace(SCARCE, warm=False)])
     assert main(["status", "fake", "--results", str(tmp_path)]) == 0
     assert "1 valid" in capsys.readouterr().out

@@ -102,7 +102,7 @@ def submit_once(words: list[str], patch: pytest.MonkeyPatch, look: Submitted) ->
 
 @pytest.mark.parametrize("name", SYSTEMS)
 @pytest.mark.parametrize("results", ["results", "there/a b"])
-def test_what_a_dry_run_prints_is_what_is_submitted(
+def test_a_dry_run_prints_the_submitted_scripts(
     name: str,
     results: str,
     tmp_path: Path,
@@ -119,7 +119,7 @@ def test_what_a_dry_run_prints_is_what_is_submitted(
         assert submit_once(words, monkeypatch, look) == printed
 
 
-def test_what_is_in_packs_already_is_not_printed_again(
+def test_experiments_already_in_packs_are_not_printed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A second submission attaches to it, whether or not the first one goes on."""

@@ -17,7 +17,7 @@ main(["submit", "model=tiny-llama", "--cluster", "local", "--results", "results"
 """
 
 
-def test_what_submit_says_is_in_a_file_at_once(tmp_path: Path) -> None:
+def test_messages_of_submit_are_in_a_file_at_once(tmp_path: Path) -> None:
     buffered = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
     with (tmp_path / "log").open("w") as log:
         command = [sys.executable, "-c", KILLED]

@@ -64,7 +64,7 @@ SUBMIT = ("submit", "model=tiny-llama", "--dry-run", "--cluster")
         (("pbs", "--account", "x\n#PBS -q prod"), "account is 'x\\n#PBS -q prod' but must be one"),
     ],
 )
-def test_what_submit_cannot_do_is_one_sentence(
+def test_impossible_submissions_are_one_sentence(
     tmp_path: Path, words: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = ("--results", str(tmp_path))

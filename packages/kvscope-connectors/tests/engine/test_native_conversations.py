@@ -74,7 +74,7 @@ def test_random_conversations_hold(
     assert "differs_from_replay" in found(run, HELD)
 
 
-def test_what_a_loading_request_found_is_held_by_it_too(warm: Warm) -> None:
+def test_a_loading_request_holds_the_blocks_that_it_found(warm: Warm) -> None:
     words = words_of("native_full", "chunked", 4, seed=0)
     run = read_records(directory_of(warm, words, "native_conversations"))
     assert found(run, VIOLATED) == set()

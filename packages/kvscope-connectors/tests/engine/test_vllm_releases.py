@@ -120,7 +120,7 @@ def test_runs_are_the_same_row_by_row(here: Made, other: Made, case: str):
     assert tables["batch"]["hit_tokens"].any() == ("native" in case), "no prefix was found"
 
 
-def test_what_releases_do_with_a_full_host_is_valid(here: Made, other: Made):
+def test_behaviours_of_all_releases_with_a_full_host_are_valid(here: Made, other: Made):
     for made in (here, other):
         run = made.run(FULL_HOST)
         assert set(analyse(run, run)["reasons"]) == {""}

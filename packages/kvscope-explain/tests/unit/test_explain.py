@@ -112,7 +112,7 @@ def test_only_a_full_cache_makes_requests_wait_for_room(runs: dict[str, Path]) -
     assert no_room_s("recompute") > 0
 
 
-def test_who_waits_for_a_victims_room_got_blocks_in_that_pass(repeat: Records) -> None:
+def test_a_request_that_waits_for_a_victims_room_got_blocks_in_that_pass(repeat: Records) -> None:
     lives, batch, size = lives_of(repeat), repeat.batch, repeat.block_size
     for wait in (s for s in lives.all if s.kind == PREEMPTED):
         assert wait.steps is not None

@@ -74,7 +74,7 @@ def test_results_are_the_same_bits_with_tracing_and_without(seed: int):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("head_stride", [1, 3])
-def test_the_events_are_those_that_the_batch_owes(seed: int, head_stride: int):
+def test_the_events_are_those_that_the_batch_requires(seed: int, head_stride: int):
     case = Case(Shape.drawn(seed), seed)
     s = case.shape
     expected: Counter[tuple[int, ...]] = Counter()
@@ -124,7 +124,7 @@ def test_a_full_segment_counts_drops_and_keeps_its_events(capacity: int):
     assert torch.equal(out, case.run()[0])
 
 
-def test_what_a_free_slot_holds_does_not_matter():
+def test_the_contents_of_a_free_slot_do_not_matter():
     case = Case(PLAIN)
     out, _ = case.run()
     s = case.shape

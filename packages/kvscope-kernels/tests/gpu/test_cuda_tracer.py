@@ -78,7 +78,7 @@ def test_a_pass_comes_out_as_it_was_recorded(tmp_path: Path):
         assert launch.segments["events"].tolist() == [4, 0, 2]
 
 
-def test_what_a_full_buffer_has_no_room_for_is_only_counted(tmp_path: Path):
+def test_events_without_room_in_a_full_buffer_are_only_counted(tmp_path: Path):
     with tracing(tmp_path, events=7) as tracer:
         with forward_pass(tracer, 0):
             for layer in range(3):

@@ -81,7 +81,7 @@ def test_nothing_is_written_elsewhere(interpreter: Interpreter, case):
 
 @pytest.mark.parametrize("capacity", [0, 7, 30])
 @pytest.mark.parametrize("name", ["decode, GQA, split", "chunks, GQA, odd sizes"])
-def test_what_has_no_room_is_counted_and_left_out(interpreter: Interpreter, name, capacity):
+def test_events_without_room_are_counted_and_left_out(interpreter: Interpreter, name, capacity):
     case = CASES[name]
     ample, scarce = interpreter("attention", case), interpreter("overflowing", case, capacity)
     np.testing.assert_array_equal(scarce.output, ample.output)

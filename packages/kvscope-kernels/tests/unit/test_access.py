@@ -179,7 +179,7 @@ def test_a_block_that_another_request_finds_is_reused(tmp_path):
     ]
 
 
-def test_what_requests_do_to_a_shared_block_in_a_pass_is_one_burst(tmp_path):
+def test_accesses_to_a_shared_block_in_a_pass_are_one_burst(tmp_path):
     trace = write(tmp_path, AWAY[:2] + decodes("b", 7, 1))
     events = read_events(trace.path, 0)
     assert len(trace.bursts(events).block) == 3
@@ -287,7 +287,7 @@ def test_neither_the_order_of_rows_nor_the_size_of_batches_matters(trace, frame,
 
 
 @given(st.lists(st.integers(0, 6), max_size=60))
-def test_what_is_distinct_between_two_uses_is_counted_as_by_a_set(sequence):
+def test_distinct_blocks_between_two_uses_are_counted_as_by_a_set(sequence):
     last: dict[int, int] = {}
     previous, expected = [], []
     for place, thing in enumerate(sequence):

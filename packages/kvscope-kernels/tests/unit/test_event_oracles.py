@@ -62,7 +62,7 @@ def batches(draw: st.DrawFn) -> Batch:
 
 
 @given(batches())
-def test_what_a_correct_engine_records_violates_nothing(batch: Batch) -> None:
+def test_records_of_a_correct_engine_violate_no_oracle(batch: Batch) -> None:
     assert violations(batch.flush()) == {}
 
 
@@ -379,7 +379,7 @@ def test_a_gpu_s_thread_block_that_ran_outside_of_its_kernel_is_caught() -> None
 # --- blocks: in the cache, of one request, where they were
 
 
-def test_every_access_is_held_against_the_block_at_its_position() -> None:
+def test_every_access_is_compared_with_the_block_at_its_position() -> None:
     flush = MIXED.flush()
     rows = [*zip(*(flush["events"][name] for name in COLUMNS), strict=True)]
     for place, row in enumerate(rows):
@@ -690,7 +690,7 @@ def test_a_gpu_s_kernel_may_run_after_its_layer_was_launched() -> None:
     assert violations(flush, layers=LayerTimes({(0, 0, 0): (0, 1)})) == {}
 
 
-def test_what_an_import_does_not_know_is_not_held_against_it() -> None:
+def test_unknown_values_of_an_import_are_not_checked() -> None:
     result = Batch([(40, 1), (7, 1)], kv_heads=[0]).flush()
     result = edited(result, overlap_all) | {"kv_heads": None, "block_table": None}
     for kernel in result["kernels"]:

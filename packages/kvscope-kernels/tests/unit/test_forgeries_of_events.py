@@ -52,7 +52,7 @@ def record_events(run: Path) -> dict[str, Any]:
     return {"tracing": tracing((0, 0), (SECOND, SECOND)).as_written() | {"events": 100}}
 
 
-def test_what_was_not_forged_is_confirmed(made: Path) -> None:
+def test_unforged_runs_are_confirmed(made: Path) -> None:
     assert_confirmed(made, (*TABLES, *tables.KV_TABLES))
 
 

@@ -238,7 +238,7 @@ def test_a_file_of_several_frames_is_one_file(tmp_path: Path) -> None:
 
 
 @given(share=st.floats(0, 1, exclude_max=True))
-def test_a_file_cut_anywhere_is_told(share: float, tmp_path_factory: Any) -> None:
+def test_a_file_cut_anywhere_is_reported(share: float, tmp_path_factory: Any) -> None:
     whole = compressed(batches_of_a_run())
     path = tmp_path_factory.mktemp("cut") / KERNEL_EVENTS
     path.write_bytes(whole[: int(share * len(whole))])
@@ -268,7 +268,7 @@ def broken_by(**changes: Any) -> Found:
         ([1], "list indices"),
     ],
 )
-def test_a_line_that_is_no_flush_is_told(tmp_path: Path, found: Any, wrong: str) -> None:
+def test_a_line_that_is_no_flush_is_reported(tmp_path: Path, found: Any, wrong: str) -> None:
     good = Batch([(20, 1)]).flush()
     path = write_flushes(tmp_path / KERNEL_EVENTS, [good, found])
     with pytest.raises(BadInput, match=f"{KERNEL_EVENTS}: line 2 is not a flush.*{wrong}"):
@@ -300,7 +300,7 @@ def test_a_record_that_no_event_has_is_left_out_and_counted(
 
 
 @pytest.mark.parametrize("content", [b"", b"no zstandard", zstandard.compress(b"no JSON\n")])
-def test_what_is_no_such_file_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / KERNEL_EVENTS
     path.write_bytes(content)
     with pytest.raises(BadInput, match=KERNEL_EVENTS):
@@ -386,7 +386,7 @@ def test_check_looks_at_the_raw_events(tmp_path: Path) -> None:
     assert "the file was cut or changed" in check_run(run)[0]
 
 
-def test_a_kernel_is_held_against_its_layer_on_the_host_s_clock(tmp_path: Path) -> None:
+def test_a_kernel_is_compared_with_its_layer_on_the_hosts_clock(tmp_path: Path) -> None:
     flush = Batch([(40, 1)], origin_ticks=SECOND + 500_000).flush()
     within = {"repeat": 0, "step": 0, "layer": 0, "start_s": 0.0005, "duration_s": 0.1}
     assert faults(traced_run(tmp_path / "within", [flush], layers=[within])) == []
@@ -394,7 +394,7 @@ def test_a_kernel_is_held_against_its_layer_on_the_host_s_clock(tmp_path: Path) 
     assert [c.split(", ")[0] for c in faults(late)] == [f"{late}: kernel_outside_layer"]
 
 
-def test_a_gpu_s_kernels_are_held_against_the_profiler_s(tmp_path: Path) -> None:
+def test_a_gpus_kernels_are_compared_with_the_profilers(tmp_path: Path) -> None:
     """The profiler saw the same launches, on a clock of its own, a little longer or shorter."""
     path = tmp_path / "run"
     path.mkdir()

@@ -39,7 +39,7 @@ def some(names: list[str]) -> list[Any]:
 
 @pytest.mark.parametrize("dtype", ["auto", pytest.param("fp8", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", some(FAMILIES))
-def test_what_layers_keep_is_what_vllm_plans(name: str, dtype: str, tmp_path: Path) -> None:
+def test_layers_keep_what_vllm_plans(name: str, dtype: str, tmp_path: Path) -> None:
     model = model_of(name)
     (tmp_path / "config.json").write_text(json.dumps(model.hf_config()))
     words = ("max_model_len=1024", "enable_prefix_caching=false", f"dtype={model.dtype}")

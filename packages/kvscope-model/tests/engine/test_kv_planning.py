@@ -105,7 +105,7 @@ def test_a_window_frees_blocks_that_it_has_passed(tmp_path: Path) -> None:
     "family",
     ["window", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("chunks", "states"))],
 )
-def test_what_a_request_holds_follows_from_its_tokens(tmp_path: Path, family: str) -> None:
+def test_the_blocks_of_a_request_follow_from_its_tokens(tmp_path: Path, family: str) -> None:
     result = plan(tmp_path, family, "enable_prefix_caching=false")
     tokens = np.array(LENGTHS)
     for number, group in enumerate(result["groups"]):
@@ -207,7 +207,7 @@ def test_a_model_without_a_cache_is_refused(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_vllm_refuses_is_a_sentence(words: list[str], told: str) -> None:
+def test_refusals_of_vllm_are_a_sentence(words: list[str], told: str) -> None:
     done = kvscope("bytes", "tiny-gqa", *words)
     assert done.returncode == 2
     assert told in done.stderr.splitlines()[-1]

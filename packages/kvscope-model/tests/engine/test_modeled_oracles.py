@@ -76,7 +76,9 @@ def test_one_kind_of_time_is_not_that_of_the_model(
     assert oracle in found(forge(runs[name]), VIOLATED)
 
 
-def test_what_adaptive_chose_to_recompute_was_not_refused(runs: dict[str, Records]) -> None:
+def test_victims_that_adaptive_chose_to_recompute_were_not_refused(
+    runs: dict[str, Records],
+) -> None:
     rows = runs["adaptive"].preemptions
     assert set(rows["policy"]) == {"recompute"}
     forged = runs["adaptive"].variant(preemptions=rows.assign(refused=rows["event"] == "preempt"))

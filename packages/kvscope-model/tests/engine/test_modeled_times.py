@@ -136,7 +136,7 @@ def test_blocks_are_copied_at_the_rate_of_their_direction(modeled, memory: str):
     assert run.steps["forward_s"].to_numpy() == near(forward_s)
 
 
-def test_what_is_fetched_is_copied_in_and_rebuilt_layer_by_layer(modeled):
+def test_fetched_activations_are_copied_in_and_rebuilt_layer_by_layer(modeled):
     made = modeled("overflow=activation", POOL)
     back = made.transfers.query("direction == 'in'")
     rows = back.merge(made.preemptions.query("event == 'resume'"), on=["step", "request_id"])
@@ -161,7 +161,7 @@ def test_a_decoding_request_is_saved_in_one_copy_a_pass(modeled):
 
 
 @pytest.mark.parametrize("memory", ["pinned", "pageable"])
-def test_what_is_saved_occupies_the_link_behind_the_next_passes(modeled, memory: str):
+def test_saved_activations_occupy_the_link_during_the_next_passes(modeled, memory: str):
     """Copies wait for a busy link; the host waits for copies to pageable memory."""
     run = modeled(
         *("overflow=activation", POOL, f"overflow.host_memory={memory}"),

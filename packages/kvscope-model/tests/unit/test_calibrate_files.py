@@ -52,7 +52,7 @@ def test_where_it_cannot_write_it_fails_and_leaves_nothing(
     assert not any(tmp_path.iterdir())
 
 
-def test_what_is_no_regular_file_is_not_replaced_by_one(
+def test_a_special_file_is_not_replaced_by_a_regular_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Root would replace /dev/full by a file, and a full disk looks like an empty one."""

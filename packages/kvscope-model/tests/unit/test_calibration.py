@@ -61,7 +61,7 @@ def test_numbers_that_made_the_times_are_found():
     assert result.hardware.gemm_flops_per_s == result.values["gemm_flops_per_s"]
 
 
-def test_what_is_left_out_is_predicted_by_the_others():
+def test_a_left_out_run_is_predicted_by_the_others():
     assert_predicted(leave_one_out(OBSERVED, PARAMETERS, CPU))
 
 
@@ -92,7 +92,7 @@ def test_an_interval_has_its_own_value_and_most_samples(value: float, samples: l
     assert least <= result.low <= np.median(samples) <= result.high <= most
 
 
-def test_what_no_time_tells_stays_at_its_start():
+def test_constants_that_no_time_determines_stay_at_their_start():
     unknown = Parameter("pinned_copy_s", 2e-6, 1e-8, 1e-3)
     result = fit(OBSERVED, [*PARAMETERS, unknown], CPU)
     assert result.values["pinned_copy_s"] == pytest.approx(2e-6, rel=1e-6)

@@ -92,7 +92,7 @@ def test_swap_wins_where_its_seconds_are_fewer() -> None:
     assert result.crossing(1.1 * first) == "at every length from 256 tokens on"
 
 
-def test_what_cannot_run_has_no_numbers() -> None:
+def test_requests_that_cannot_run_have_no_numbers() -> None:
     requests = losses().as_json()["requests"]
     assert [request["runs"] for request in requests] == [True, True, False]
     assert requests[2] == {"tokens": 8192, "runs": False}
@@ -146,7 +146,7 @@ def test_a_damaged_model_of_the_configuration_is_a_sentence(
         (["{here}/other"], "no config.json of a model: it has no model_type"),
     ],
 )
-def test_what_cannot_be_planned_is_refused_in_a_sentence(
+def test_models_that_cannot_be_planned_are_refused_in_a_sentence(
     words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "damaged.json").write_text("{")

@@ -31,7 +31,7 @@ def test_it_has_the_settings_of_the_paper():
     ("word", "value"),
     [("cache.admission=vllm", "vllm"), ("cache.admission=vllm-0.4.2", "vllm-0.4.2")],
 )
-def test_what_it_sets_is_replaced_by_the_command_line(word: str, value: str):
+def test_its_settings_are_replaced_by_the_command_line(word: str, value: str):
     assert planned(word).cache.admission == value
 
 
@@ -66,7 +66,7 @@ def test_hardware_and_constants_are_in_the_id():
         ("model=tiny-window", "device.kernels .* must be vllm"),
     ],
 )
-def test_what_cannot_be_modeled_is_refused(word: str, complaint: str):
+def test_experiments_that_cannot_be_modeled_are_refused(word: str, complaint: str):
     with pytest.raises(BadInput, match=complaint):
         planned(word)
 
@@ -77,7 +77,7 @@ def test_nothing_is_allocated():
     assert needs["batch"] == 1
 
 
-def test_what_a_device_sets_must_be_keys(tmp_path: Path):
+def test_settings_of_a_device_must_be_keys(tmp_path: Path):
     option = tmp_path / "device" / "mine.yaml"
     option.parent.mkdir()
     option.write_text("name: modeled\nsets:\n  cache.blokcs: 3\n", encoding="utf-8")

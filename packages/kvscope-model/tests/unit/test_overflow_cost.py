@@ -67,7 +67,7 @@ def test_activations_of_llama_3_1_take_longer_to_fetch_than_k_and_v():
     assert cost.fetch_s(256, 1)[0] > cost.swap_s(256, 1, "in")[0]
 
 
-def test_what_is_saved_crosses_the_link_once():
+def test_saved_activations_cross_the_link_once():
     seconds, _ = LLAMA_2.save_s(4096, 1)
     expected = 4096 * 32 * 4096 * 2 / A100.pinned_out_bytes_per_s
     assert seconds == pytest.approx(expected, rel=1e-3)

@@ -88,7 +88,7 @@ def places(value: Any, above: str) -> Iterator[str]:
         yield from places(value[key], f"{above}.{key}")
 
 
-def test_what_the_engine_predicts_follows_from_its_settings(run: Records) -> None:
+def test_predictions_of_the_engine_follow_from_its_settings(run: Records) -> None:
     """Split, cost model, predicted passes and timeline: every value of them."""
     unnoticed = []
     for place in places(run.facts["engine"]["offload"], "engine.offload"):

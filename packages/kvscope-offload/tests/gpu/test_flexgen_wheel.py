@@ -191,7 +191,7 @@ def test_a_row_has_repeats_and_their_intervals(driver, tmp_path):
         (["workload.arrival=poisson", "workload.rate_per_s=9"], "that arrive at once"),
     ],
 )
-def test_what_flexgen_cannot_do_is_refused(driver, tmp_path, capsys, overrides, sentence):
+def test_settings_that_flexgen_lacks_are_refused(driver, tmp_path, capsys, overrides, sentence):
     file = tmp_path / "experiment.yaml"
     file.write_text(dump(planned(*overrides)))
     assert driver.main([str(file), "--out", str(tmp_path)]) == 2

@@ -73,7 +73,7 @@ MHA = ("model=yarn-llama-2-7b", "cache.gib=6", "batching=prefill_first")
 
 
 @pytest.mark.parametrize("memory", ["pinned", "pageable"])
-def test_what_is_never_lost_or_has_no_room_is_not_saved(memory: str):
+def test_tokens_that_are_never_lost_or_have_no_room_are_not_saved(memory: str):
     policy = prepared(*MHA, f"overflow.host_memory={memory}")
     assert not policy.saves(outlook(2000, 2200))
     assert policy.saves(outlook(2000, 2200, 2100, 2150, 2190))
@@ -165,7 +165,7 @@ def test_the_hardware_of_the_cost_model_is_part_of_the_id():
     assert len({*ids, experiment("cache.blocks=64").id}) == 3
 
 
-def test_what_is_recomputed_again_and_again_is_as_dear_as_all_of_it(policy: Adaptive):
+def test_repeated_recomputations_cost_their_sum(policy: Adaptive):
     """The prediction stays that of one preemption."""
     once, often = (victim(4000, beside=1, room=True, again=n) for n in (0, 1000))
     assert policy.action(often) == SWAP

@@ -60,7 +60,7 @@ def test_keys_of_the_device_are_those_of_its_policy():
         (["device=offload_cuda", "device.link_gb_per_s=1"], "link_gb_per_s"),
     ],
 )
-def test_what_cannot_work_is_refused_in_words(overrides, sentence):
+def test_impossible_settings_are_refused_in_words(overrides, sentence):
     keys = {word.partition("=")[0]: word for word in (*BASE, "cache.blocks=64", *overrides)}
     with pytest.raises(BadInput, match=sentence):
         expand(None, [*keys.values()], CONFIG)
@@ -70,7 +70,7 @@ def test_what_cannot_work_is_refused_in_words(overrides, sentence):
     ("key", "value", "words"),
     [("arrival", "passes", "not be 'passes'"), ("timeout_s", 3.0, "be null")],
 )
-def test_what_would_change_a_batch_that_is_computed_is_refused(key, value, words):
+def test_settings_that_would_change_a_computed_batch_are_refused(key, value, words):
     asked = planned()
     refuse_timeout(asked)
     workload = asked.workload.model_copy(update={key: value})
@@ -217,7 +217,7 @@ def test_a_modeled_pass_streams_the_weights_at_the_rate_of_the_link(tmp_path):
         (["device.constants={speed:1}"], "device.constants.speed"),
     ],
 )
-def test_what_the_modeled_gpu_cannot_hold_is_refused(overrides, sentence):
+def test_experiments_too_large_for_the_modeled_gpu_are_refused(overrides, sentence):
     with pytest.raises(BadInput, match=sentence):
         modeled(*overrides)
 
@@ -237,7 +237,7 @@ def test_the_documentation_has_a_row_for_every_key():
 
 
 @pytest.mark.parametrize("module", ["device", "simulation", "policies.hybrid", "platform"])
-def test_what_the_planner_imports_needs_neither_torch_nor_vllm(module):
+def test_modules_of_the_planner_need_neither_torch_nor_vllm(module):
     program = f"import sys, kvscope_offload.{module}; print({{'torch', 'vllm'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "set()", done.stderr

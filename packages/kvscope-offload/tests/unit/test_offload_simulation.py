@@ -275,7 +275,7 @@ def test_an_engine_chooses_the_split_of_the_same_lengths_once():
     assert len(chosen) == 2
 
 
-def test_what_a_schedule_gives_up_costs_time():
+def test_a_schedule_without_overlap_takes_longer():
     full = simulate(generation(host(Hybrid, weights="resident"))).step_s
     one_buffer = simulate(generation(host(Hybrid, weights="resident", buffers=1))).step_s
     assert one_buffer > 1.5 * full

@@ -106,7 +106,7 @@ def test_other_figures_have_their_own_errors_each_value_once() -> None:
     ("figure", "device"),
     [("abstract 3a", A100), ("abstract 3b", A100), ("8b", "cuda"), ("8b", "modeled h100")],
 )
-def test_what_the_model_cannot_predict_makes_no_errors(figure: str, device: str) -> None:
+def test_experiments_that_the_model_cannot_predict_have_no_errors(figure: str, device: str) -> None:
     """Experiments whose settings were not published, measured experiments, other hardware."""
     assert left_out_errors(times(figure, device=device)) == FITTED
 

@@ -139,7 +139,7 @@ def test_a_verdict_follows_from_the_values(claim):
     ("right", "verdict"),
     [([True, True], HOLDS), ([True, False], IN_PART), ([False, False], FAILS)],
 )
-def test_what_holds_in_some_cases_holds_in_part(right, verdict):
+def test_a_claim_that_holds_in_some_cases_holds_in_part(right, verdict):
     finding = by_count(right, "{} cases.")
     assert finding is not None
     assert finding.verdict == verdict
@@ -316,7 +316,7 @@ SET_BY_THE_MODEL = {
 
 
 @pytest.mark.parametrize(("words", "measured"), SET_BY_THE_MODEL.items())
-def test_what_the_model_sets_itself_tells_nothing_of_accesses(monkeypatch, words, measured):
+def test_values_that_the_model_sets_tell_nothing_about_accesses(monkeypatch, words, measured):
     claim, events = claims_of("6b", words), reads(*PREFILL, *DECODE)
     assert judged_by(monkeypatch, claim, events, MODELED) == UNKNOWN
     assert judged_by(monkeypatch, claim, events, MEASURED) == measured

@@ -56,7 +56,7 @@ def test_there_are_as_many_values_as_the_figures_show():
     assert (counts["3a"], counts["8a"], counts["10a"]) == (119, 18, 12)
 
 
-def test_what_the_papers_figures_do_not_show_is_marked():
+def test_values_that_the_papers_figures_do_not_show_are_marked():
     """In 3a other models, in 4a the prompt of 4K, in 4b other workloads, in 11 all but the use."""
     points = [*figures.points()]
     others = [point for point in points if not point.in_paper]

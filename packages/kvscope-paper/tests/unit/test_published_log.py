@@ -131,7 +131,7 @@ def test_tokens_beyond_the_lengths_were_computed_again_and_count_once(tmp_path: 
         (log_text().replace("prompt_len=5", f"prompt_len={'9' * 20}"), "beyond"),
     ],
 )
-def test_what_is_no_whole_log_is_refused(tmp_path: Path, text: str, complaint: str):
+def test_an_incomplete_log_is_refused(tmp_path: Path, text: str, complaint: str):
     path = tmp_path / "cut.log"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(BadInput, match=complaint):

@@ -146,7 +146,7 @@ def test_decode_writes_fill_in_where_reads_end(lossy: Artifact, tmp_path: Path) 
     assert set(violated(tmp_path / "run")) == {"v_reads_missing"}
 
 
-def test_writes_alone_owe_no_reads(lossy: Artifact, tmp_path: Path) -> None:
+def test_a_trace_without_reads_violates_nothing(lossy: Artifact, tmp_path: Path) -> None:
     _, writes = lossy.files(tmp_path)
     import_run(KIND, [writes], tmp_path / "run")
     assert violated(tmp_path / "run") == {}

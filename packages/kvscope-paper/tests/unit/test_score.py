@@ -79,7 +79,7 @@ def test_a_trace_that_ends_early_differs_where_it_ends(run, steps, tmp_path):
     assert "the trace ends" in comparison.divergence
 
 
-def test_what_a_trace_does_not_have_is_not_compared(run, steps, tmp_path):
+def test_columns_that_a_trace_lacks_are_not_compared(run, steps, tmp_path):
     few = [TracedStep(step.step, step.requests, step.tokens) for step in steps]
     comparison = score(write(few, tmp_path / "few.json"), run)
     assert comparison.first_divergence is None

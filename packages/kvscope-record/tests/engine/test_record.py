@@ -301,7 +301,7 @@ def test_forged_drafts_are_noticed(served: Served, way: str, forge: Forgery, ora
     assert oracle in found(forge(whole), VIOLATED)
 
 
-def test_what_cannot_be_written_costs_a_sentence(served: Served):
+def test_an_unwritable_place_costs_a_sentence(served: Served):
     assert served.log.count(f"records no longer into {served.directory / 'full'}: File too") == 1
     assert served.log.count("kvscope records nothing: /dev/null/recording: Not a directory") == 1
     glance = look(served.directory / "full")

@@ -208,7 +208,7 @@ CANNOT: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", CANNOT)
-def test_what_the_study_cannot_have_is_said(tmp_path: Path, case: str):
+def test_parts_of_a_recording_that_a_study_cannot_have_are_reported(tmp_path: Path, case: str):
     facts, said = CANNOT[case]
     _, notes = replayed(tmp_path, **facts)
     assert any(said in note for note in notes), notes
@@ -241,7 +241,7 @@ def test_another_model_has_to_be_named(tmp_path: Path):
         ("study/mine.yaml", "h1000", "device.hardware is 'h1000'"),
     ],
 )
-def test_what_could_not_be_planned_is_not_written(
+def test_a_study_that_cannot_be_planned_is_not_written(
     tmp_path: Path, place: str, hardware: str, said: str
 ):
     with pytest.raises(BadInput) as refused:
