@@ -117,12 +117,14 @@ def freeze(
 
 
 def _planned(study: str, overrides: Sequence[str]) -> list[Experiment]:
-    return [one.experiment for one in expand(study, list(overrides), ROOT / "config").experiments]
+    return [
+        point.experiment for point in expand(study, list(overrides), ROOT / "config").experiments
+    ]
 
 
 def _run_of(experiments: Sequence[Experiment], results: Path) -> Path | None:
     """The run of the first experiment that has its tables; None if none has."""
-    runs = [experiment_directory(results, one.id) for one in experiments]
+    runs = [experiment_directory(results, experiment.id) for experiment in experiments]
     complete = (
         run
         for run in runs
@@ -154,7 +156,7 @@ def _values(column: pa.ChunkedArray, digits: int | None) -> list[Any]:
     if digits is None or not pa.types.is_floating(column.type):
         return values
     rounded = (None if value is None else float(f"{value:.{digits}g}") for value in values)
-    return [0.0 if one is not None and abs(one) < NOTHING else one for one in rounded]
+    return [0.0 if number is not None and abs(number) < NOTHING else number for number in rounded]
 
 
 def _counts(table: pa.Table) -> pa.Table:
@@ -223,12 +225,12 @@ def _named(names: Sequence[str]) -> str:
 def run(study: str, overrides: Sequence[str], results: Path) -> int:
     """Run the modeled experiments of a study, one after another, with their tables."""
     planned = _planned(study, overrides)
-    if any(one.device.allocates for one in planned):
+    if any(point.device.allocates for point in planned):
         raise BadInput(
             f"{study}: measured experiments are run by snakemake: `--config study={study} "
             f'overrides="{" ".join([*overrides, FIRST])}"`'
         )
-    jobs = [Job(one, experiment_directory(results, one.id), tables=True) for one in planned]
+    jobs = [Job(point, experiment_directory(results, point.id), tables=True) for point in planned]
     with Line(sys.stderr) as line:
         return run_all(jobs, line)
 

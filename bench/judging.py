@@ -53,10 +53,10 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     results = [judging(run) for run in arguments.runs]
-    for one in results:
-        took = f"{one['judging_s']:.2f} s of CPU for {one['oracles']} oracles"
-        share = f"{one['share']:.1%} of the run's {one['run_s']:.0f} s"
-        print(f"{one['experiment_id']}: {took}, {share}, {one['peak_bytes'] / 1e6:.1f} MB")
+    for result in results:
+        took = f"{result['judging_s']:.2f} s of CPU for {result['oracles']} oracles"
+        share = f"{result['share']:.1%} of the run's {result['run_s']:.0f} s"
+        print(f"{result['experiment_id']}: {took}, {share}, {result['peak_bytes'] / 1e6:.1f} MB")
     if arguments.write:
         store("judging", {"runs": results}, "python bench/judging.py RUN…")
 

@@ -135,14 +135,14 @@ def measure(workload: str, rounds: int) -> dict[str, Any]:
         pipe.send(None)
     for process in processes:
         process.join()
-    times = {mode: np.array([one["seconds"] for one in result[mode]]) for mode in MODES}
+    times = {mode: np.array([row["seconds"] for row in result[mode]]) for mode in MODES}
     return {
         "pass_ms": {mode: float(np.median(times[mode]) * 1e3) for mode in MODES},
         "off_vs_vllm": compared(times, "off", "vllm"),
         "sampled_vs_off": compared(times, "sampled", "off"),
         "full_vs_off": compared(times, "full", "off"),
         "events_per_serving": {mode: result[mode][0]["events"] for mode in STRIDES},
-        "dropped": sum(one["dropped"] for mode in STRIDES for one in result[mode]),
+        "dropped": sum(row["dropped"] for mode in STRIDES for row in result[mode]),
         "rounds": rounds,
         "passes_per_round": int(times["off"].shape[1]),
     }

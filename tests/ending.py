@@ -119,9 +119,9 @@ def assert_all_end(
             assert time.monotonic() < until, described(later)
             time.sleep(0.05)
     finally:
-        for one in family:
+        for process in family:
             with suppress(psutil.Error):
-                one.kill()
+                process.kill()
         parent.process.kill()
         parent.process.wait()
         parent.close()
@@ -147,9 +147,9 @@ def names(part: str, at_least: int = 1) -> Callable[[set[psutil.Process]], bool]
 
     def works(family: set[psutil.Process]) -> bool:
         result = 0
-        for one in family:
+        for process in family:
             with suppress(psutil.Error):
-                result += is_named(one.cmdline())
+                result += is_named(process.cmdline())
         return result >= at_least
 
     return works

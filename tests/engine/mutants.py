@@ -36,8 +36,8 @@ def of_passes(**change: Callable[[Any], Any]) -> Change:
 
     def made(recording: Recording) -> Recording:
         passes = [
-            replace(one, **{name: new(one) for name, new in change.items()})
-            for one in recording.passes
+            replace(record, **{name: new(record) for name, new in change.items()})
+            for record in recording.passes
         ]
         return replace(recording, passes=passes)
 

@@ -97,10 +97,10 @@ def told(recording: Recording) -> dict[str, list[Any]]:
     """Tables without times and token ids."""
     return {
         "passes": [
-            [(row.request_id, row.computed, row.cached, row.hit) for row in one.batch()]
-            for one in recording.passes
+            [(row.request_id, row.computed, row.cached, row.hit) for row in record.batch()]
+            for record in recording.passes
         ],
-        "free": [one.kv_blocks_free for one in recording.passes],
+        "free": [record.kv_blocks_free for record in recording.passes],
         "preemptions": [
             (
                 preemption.step,
@@ -163,7 +163,7 @@ def compared(seeds: range, cases: list[str]) -> Iterator[dict[str, Any]]:
 
 def uncomputed(recording: Recording) -> list[Any]:
     """The blocks that were in the prefix cache though no pass filled them with tokens."""
-    owners = [{row.request_id for row in one.batch()} for one in recording.passes]
+    owners = [{row.request_id for row in record.batch()} for record in recording.passes]
     cached = [hit.found for hit in recording.hits] + [
         eviction.lost for eviction in recording.evictions
     ]

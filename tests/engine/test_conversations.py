@@ -86,7 +86,7 @@ def test_a_turn_comes_when_the_one_before_has_finished_and_is_given_its_tokens(
     made = closed(device, f"overflow={overflow}")
     rows = made.table("requests")
     assert rows["preemptions"].sum()
-    expected = {one.request_id: one for one in build(experiment_of(made.records))}
+    expected = {request.request_id: request for request in build(experiment_of(made.records))}
     for _, repeat in rows.groupby("repeat"):
         ends = repeat.set_index("request_id")["finished_s"]
         for row in repeat.itertuples():
@@ -162,12 +162,12 @@ def test_forced_tokens_hide_no_fault_of_the_cache(closed: Runner) -> None:
 def test_a_turn_finds_the_tokens_that_earlier_turns_generated(closed: Runner, device: str) -> None:
     words = ("cache.block_size=32", "workload.output_tokens=60", "workload.growth_tokens=4")
     made = closed(device, *words, "cache.blocks=30", "cache.prefix_caching=true")
-    requests = {one.request_id: one for one in build(experiment_of(made.records))}
+    requests = {request.request_id: request for request in build(experiment_of(made.records))}
     hits = made.table("batch").groupby("request_id")["hit_tokens"].max()
     assert any(
-        hits[one.request_id] > len(requests[one.after[0]].prompt_token_ids) + 32
-        for one in requests.values()
-        if one.after
+        hits[request.request_id] > len(requests[request.after[0]].prompt_token_ids) + 32
+        for request in requests.values()
+        if request.after
     )
 
 
@@ -242,13 +242,13 @@ def published(path: Path) -> Iterator[tuple[list[int], int, int, list[int]]]:
 def agent(rows: list[Any], first: int) -> Iterator[tuple[list[int], int, int, list[int]]]:
     own = [row for row in rows if "in" in row]
     following = dict(zip(map(id, own), own[1:], strict=False))
-    for one in rows:
-        if "in" not in one:
-            yield from agent(one["requests"], first)
+    for request in rows:
+        if "in" not in request:
+            yield from agent(request["requests"], first)
             continue
-        ids = [first + i for i in one["hash_ids"]]
-        after = [first + i for i in following.get(id(one), {"hash_ids": []})["hash_ids"]]
-        yield ids, one["in"], one["out"], after if after[: len(ids)] == ids else []
+        ids = [first + i for i in request["hash_ids"]]
+        after = [first + i for i in following.get(id(request), {"hash_ids": []})["hash_ids"]]
+        yield ids, request["in"], request["out"], after if after[: len(ids)] == ids else []
 
 
 def expected_hits(trace: list[Any], admitted: list[int], block: int) -> list[int]:

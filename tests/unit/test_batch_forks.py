@@ -27,7 +27,7 @@ def ended(job: batch.Job) -> KvscopeError | None:
 
 def jobs(place: Path) -> list[batch.Job]:
     planned = expand(None, ["device=dry", "seed=1,2,3,4"], CONFIG).experiments
-    return [batch.Job(one.experiment, place / str(one.experiment.seed)) for one in planned]
+    return [batch.Job(point.experiment, place / str(point.experiment.seed)) for point in planned]
 
 
 def test_a_lost_fork_costs_its_experiment_alone(

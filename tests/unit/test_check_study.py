@@ -67,7 +67,7 @@ def test_an_edited_manifest_is_noticed(
     write_json(planned, forged)
     result = [*study_complaints(planned.parent, CONFIG)]
     planned.write_text(before)
-    assert any(f"{planned}: " in one and key in one for one in result)
+    assert any(f"{planned}: " in complaint and key in complaint for complaint in result)
 
 
 def test_a_plan_of_another_configuration_cannot_be_confirmed(planned: Path, tmp_path: Path) -> None:

@@ -50,8 +50,8 @@ def results_of(checks: Sequence[RunCheck]) -> list[CheckResult]:
 def test_checking_many_runs_finds_the_same_as_each_alone_in_order(runs: list[Path]) -> None:
     order = [*runs, runs[0]]
     alone = [inspect_run(run) for run in order]
-    assert any(one.complaints for one in alone)
-    assert any(one.verdicts for one in alone)
+    assert any(check.complaints for check in alone)
+    assert any(check.verdicts for check in alone)
     assert results_of([RunCheck(run) for run in order]) == alone
 
 
@@ -122,7 +122,7 @@ EXPECTED_S = st.lists(st.floats(0.01, 1000), min_size=1, max_size=8)
 def test_the_time_left_becomes_that_of_this_machine(
     expected_s: list[float], slowness: float
 ) -> None:
-    outlook = Outlook([Expected(Path(str(one))) for one in expected_s])
+    outlook = Outlook([Expected(Path(str(seconds))) for seconds in expected_s])
     assert outlook.left_s() == pytest.approx(sum(expected_s) / outlook.workers)
     ended_s = 0.0
     for place, one_s in enumerate(expected_s):

@@ -37,7 +37,7 @@ def test_every_generated_table_is_in_a_document() -> None:
 def test_every_name_is_declared_once() -> None:
     declared: list[list[Any]] = [[*all_metrics(), *STUDY_METRICS], [*REASONS, *every_oracle()]]
     for registry in declared:
-        names = [one.name for one in registry]
+        names = [entry.name for entry in registry]
         assert len({*names}) == len(names)
 
 

@@ -112,14 +112,14 @@ def test_an_import_without_a_clock_is_judged_by_its_values(
 def test_a_run_by_kvscope_that_hides_evidence_is_refused(run: Records, word: str) -> None:
     facts = run.facts | {"files": {"experiment.yaml": {"bytes": 1, "sha256": "a" * 64}}}
     assert not origin_wrong(RunRecord.model_validate(facts))
-    facts["evidence"] = [one for one in facts["evidence"] if one != word]
+    facts["evidence"] = [name for name in facts["evidence"] if name != word]
     assert word in origin_wrong(RunRecord.model_validate(facts)).first
 
 
 def test_a_recording_that_hides_evidence_is_refused(run: Records) -> None:
     facts = recording(run).facts
     assert not origin_wrong(RunRecord.model_validate(facts))
-    facts = facts | {"evidence": [one for one in facts["evidence"] if one != "blocks"]}
+    facts = facts | {"evidence": [name for name in facts["evidence"] if name != "blocks"]}
     assert "blocks" in origin_wrong(RunRecord.model_validate(facts)).first
 
 

@@ -149,7 +149,7 @@ def forged(value: Any) -> Any:
             return value * 1.01
         case str():
             return f"{value}x"
-    return [forged(one) for one in value]
+    return [forged(item) for item in value]
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
@@ -195,7 +195,7 @@ def test_a_table_of_other_types_or_another_version_is_told(made: Path) -> None:
     ):
         pq.write_table(forged, path)
         fit_hashes(made)
-        assert any(one.startswith(f"{path}: ") for one in found(made))
+        assert any(complaint.startswith(f"{path}: ") for complaint in found(made))
 
 
 @pytest.mark.usefixtures("quickly")
@@ -208,7 +208,7 @@ def assert_compared(made: Path, results: Path, present: Iterable[tables.Table]) 
         rows = pq.read_table(made / table.file)
         pq.write_table(pa.concat_tables([rows.slice(1), rows.slice(0, 1)]), made / table.file)
         fit_hashes(made)
-        assert any(table.file in one for one in found(made)), table.name
+        assert any(table.file in complaint for complaint in found(made)), table.name
         restore(results)
 
 
@@ -250,7 +250,7 @@ def assert_edits_noticed(account: str, made: Path) -> None:
             assert [*value_differences("", edited, sound)], (above, remove)
             if len(above) == 1 and not remove:
                 write_json(made / account, edited)
-                assert any(account in one for one in found(made)), (above, remove)
+                assert any(account in complaint for complaint in found(made)), (above, remove)
 
 
 def write(made: Path, table: tables.Table, frame: pd.DataFrame) -> None:

@@ -132,9 +132,9 @@ def test_passes_overlap_and_each_has_its_own_output(noted: Noted, scheduler: Any
     for output in (first, empty, second):
         scheduler.update_from_output(output, "tokens")
     scheduler.update_from_output(first, "tokens")  # its output has come already
-    assert [one.step for one in noted.passes] == [0, 1]
+    assert [observed.step for observed in noted.passes] == [0, 1]
     assert [step for step, _ in noted.sampled_steps] == [0, 1]
-    assert all(one.start_ns < one.end_ns for one in noted.passes)
+    assert all(observed.start_ns < observed.end_ns for observed in noted.passes)
 
 
 def test_a_pass_tells_of_the_time_since_the_one_before(noted: Noted, scheduler: Any):
@@ -157,7 +157,7 @@ def test_hits_are_told_once_and_with_the_pass_that_has_the_request(noted: Noted,
     scheduler._free_request(request("c"))
     scheduler.schedule(plan("a"))
     scheduler.schedule(plan("a", "b", "c"))
-    assert [one.found for one in noted.passes] == [{"a": 16}, {"b": 16}]
+    assert [observed.found for observed in noted.passes] == [{"a": 16}, {"b": 16}]
 
 
 def test_a_preempted_request_is_told_as_it_was_before(noted: Noted, scheduler: Any):

@@ -25,7 +25,7 @@ def pack(tmp_path):
 
 def overlaps(directory, start_s=100, end_s=200):
     result = neighbours(directory, "m0", start_s, end_s)
-    return {one["member"]: one["overlap_s"] for one in result}
+    return {neighbour["member"]: neighbour["overlap_s"] for neighbour in result}
 
 
 def test_neighbours_are_those_of_the_node_at_the_time(pack):
@@ -86,7 +86,7 @@ def test_clocks_are_those_of_the_visible_gpus_before_and_after(tmp_path, monkeyp
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     monkeypatch.delenv("PACK_DIRECTORY", raising=False)
     gpus = placement(100, gpu_clocks())["gpus"]
-    assert [[one["clocks.sm"] for one in gpus[when]] for when in ("before", "after")] == [
+    assert [[gpu["clocks.sm"] for gpu in gpus[when]] for when in ("before", "after")] == [
         ["1"],
         ["2"],
     ]

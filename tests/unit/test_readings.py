@@ -32,8 +32,10 @@ def test_together_they_ran_what_each_did_and_waited_no_larger_a_share_than_one(b
         for i in more
     }
     ran_s, waited_s = threads_between(begin, end)
-    assert ran_s == pytest.approx(sum(one.ran_ns for one in more.values()) / SECOND)
-    shares = [share(one.ran_ns, one.waited_ns) for one in more.values() if one.ran_ns] or [0.0]
+    assert ran_s == pytest.approx(sum(thread.ran_ns for thread in more.values()) / SECOND)
+    shares = [
+        share(thread.ran_ns, thread.waited_ns) for thread in more.values() if thread.ran_ns
+    ] or [0.0]
     result = share(ran_s, waited_s)
     assert min(shares) - 1e-9 <= result <= max(shares) + 1e-9
 

@@ -104,11 +104,11 @@ def test_a_row_that_says_another_source_is_noticed(
     write_source(run, of_run)
     write_run(run, read_run(run) | {"time_source": of_run})
     records = read_records(run)
-    assert not [one for one in checklist(records) if one.state == VIOLATED]
+    assert not [verdict for verdict in checklist(records) if verdict.state == VIOLATED]
     frame = getattr(records, name).copy()
     frame.loc[frame.index[-1], "time_source"] = of_row
     result = checklist(records.variant(**{name: frame}))
-    (wrong,) = [one for one in result if one.state == VIOLATED]
+    (wrong,) = [verdict for verdict in result if verdict.state == VIOLATED]
     assert (wrong.name, wrong.violations) == ("time_source_differs", 1)
     assert f"{name}: time_source is not {of_run}" in wrong.first
 
@@ -129,7 +129,11 @@ def test_only_a_gpu_can_be_rehearsed(results: Path) -> None:
     records = read_records(run)
     settings = records.settings | {"device": {"name": "cpu", "threads": 1}}
     result = checklist(records.variant(settings=settings))
-    (wrong,) = [one.first for one in result if one.state == VIOLATED and one.name == "facts_differ"]
+    (wrong,) = [
+        verdict.first
+        for verdict in result
+        if verdict.state == VIOLATED and verdict.name == "facts_differ"
+    ]
     assert "time_source is rehearsed, the settings have measured" in wrong
 
 
@@ -201,7 +205,7 @@ def test_whatever_is_taken_out_a_run_stays_rehearsed(forged: Path) -> None:
     assert run.time_source == next(run.repeats()).time_source == REHEARSED
     frame = analyse(run.directory, forged / "again")
     assert set(frame["time_source"]) == {REHEARSED}
-    assert all(one.rehearsed for one in load(["fake"], forged).runs)
+    assert all(shown.rehearsed for shown in load(["fake"], forged).runs)
 
 
 @pytest.fixture(scope="module")
@@ -377,8 +381,8 @@ def test_no_ratio_is_between_a_rehearsed_run_and_another(mixed: StudyData) -> No
 @pytest.mark.thorough
 def test_rounds_of_a_rehearsal_say_nothing_of_measured_ones(tmp_path: Path) -> None:
     fakes = [
-        replace(one, campaign="0123456789ab", waiting=(0.0, 0.1, 0.2))
-        for one in (*MIXED, *MEASURED_FAKES)
+        replace(fake, campaign="0123456789ab", waiting=(0.0, 0.1, 0.2))
+        for fake in (*MIXED, *MEASURED_FAKES)
     ]
     write_study(tmp_path, fakes)
     both = load(["fake"], tmp_path)

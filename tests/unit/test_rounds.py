@@ -174,7 +174,7 @@ class Campaigns:
 
     def covered(self, other: int, base: int) -> float:
         """The share of the campaigns whose interval of this ratio has the truth in it."""
-        results = [one.ratio(NAMES[other], NAMES[base]) for one in self.each]
+        results = [trial.ratio(NAMES[other], NAMES[base]) for trial in self.each]
         true = np.exp(self.truth[:, other] - self.truth[:, base])
         return float(np.mean([r.low <= t <= r.high for r, t in zip(results, true, strict=True)]))
 
@@ -231,9 +231,9 @@ def served(
     window = np.arange(int(100 / TICK_S))
     for number in range(rounds):
         order = random.permuted(np.tile(np.arange(size), (count, 1)), axis=1)
-        for one in order.T:
-            progress = done[one, every]
-            target = _at(progress, at_s) + work[every, one]
+        for engine in order.T:
+            progress = done[engine, every]
+            target = _at(progress, at_s) + work[every, engine]
             ticks = np.minimum((at_s / TICK_S).astype(int)[:, None] + window, share.shape[1])
             reached = np.take_along_axis(progress, ticks, axis=1) >= target[:, None]
             last = ticks[every, reached.argmax(axis=1)]
@@ -241,9 +241,9 @@ def served(
             end_s = (last - 1 + (target - before) / (after - before)) * TICK_S
             took_s = end_s - at_s
             waited = -np.log((_at(ran, end_s) - _at(ran, at_s)) / took_s)
-            rest = np.hypot(0.02 + 0.06 * waited, spread[one])
-            logs[every, number, one] = np.log(took_s) + rest * random.normal(0, 1, count)
-            waits[every, number, one] = waited
+            rest = np.hypot(0.02 + 0.06 * waited, spread[engine])
+            logs[every, number, engine] = np.log(took_s) + rest * random.normal(0, 1, count)
+            waits[every, number, engine] = waited
             at_s = end_s + 0.15
     return Campaigns(logs, waits, np.log(work))
 
@@ -313,7 +313,7 @@ def test_a_difference_of_a_tenth_is_found_and_equal_experiments_do_not_differ():
     random, trials = np.random.default_rng(2), 300
     work = np.tile([1.0, 1.1, 1.0, 1.1], (trials, 1)) * random.uniform(1, 3, (trials, 1))
     result = served(random, trials, 12, work, loops=3, slopes=(1.2, 1.2))
-    ratios = [(one.ratio("b", "a"), one.ratio("c", "a")) for one in result.each]
+    ratios = [(trial.ratio("b", "a"), trial.ratio("c", "a")) for trial in result.each]
     assert np.mean([slower.low > 1 for slower, _ in ratios]) >= 0.8
     claimed = np.mean([equal.low > 1 or equal.high < 1 for _, equal in ratios])
     assert claimed <= 1 - at_least(0.94, trials)

@@ -26,7 +26,7 @@ DRY = (
 
 
 def by_id(found: list[Request]) -> dict[str, Request]:
-    return {one.request_id: one for one in found}
+    return {request.request_id: request for request in found}
 
 
 def outputs(one: Request) -> np.ndarray:
@@ -68,19 +68,24 @@ def test_a_prompt_begins_with_all_that_was_said_before(seed: int, turns: int, si
     words = (f"seed={seed}", f"workload.turns={turns}", f"workload.turns_sigma={sigma}")
     result = build(experiment(*SYNTHETIC, *words, *DRY))
     known = by_id(result)
-    for one in result:
-        assert len(outputs(one)) == one.output_tokens
-        assert bool(one.turn) == bool(one.after) == (one.arrival_s is None)
-        for name in one.after:
+    for request in result:
+        assert len(outputs(request)) == request.output_tokens
+        assert bool(request.turn) == bool(request.after) == (request.arrival_s is None)
+        for name in request.after:
             before = known[name]
-            assert (before.conversation, before.turn) == (one.conversation, (one.turn or 0) - 1)
+            assert (before.conversation, before.turn) == (
+                request.conversation,
+                (request.turn or 0) - 1,
+            )
             said = np.concatenate([before.prompt_token_ids, outputs(before)])
-            assert prefix(said, one.prompt_token_ids) == len(said) < len(one.prompt_token_ids)
+            assert (
+                prefix(said, request.prompt_token_ids) == len(said) < len(request.prompt_token_ids)
+            )
 
 
 def test_conversations_share_their_system_prompt_and_nothing_else() -> None:
     result = build(experiment(*SYNTHETIC, "workload.system_tokens=50", *DRY))
-    first = [one for one in result if one.turn == 0]
+    first = [request for request in result if request.turn == 0]
     for one in first:
         for other in first:
             if other is one:
@@ -102,7 +107,7 @@ def test_one_length_changed_leaves_the_others() -> None:
     short, long = (
         build(experiment(*SYNTHETIC, f"workload.output_tokens={n}", *DRY)) for n in (20, 40)
     )
-    assert [one.think_s for one in short] == [one.think_s for one in long]
+    assert [request.think_s for request in short] == [request.think_s for request in long]
     first = [[len(o.prompt_token_ids) for o in some if o.turn == 0] for some in (short, long)]
     assert first[0] == first[1]
 
@@ -111,7 +116,9 @@ def test_a_turn_that_is_too_long_is_left_out_with_later_turns() -> None:
     words = (*SYNTHETIC, "workload.turns=9", "workload.turns_sigma=0")
     whole = build(experiment(*words, *DRY))
     result = build(experiment(*words, "workload.max_tokens=300", *DRY))
-    short = [one for one in whole if len(one.prompt_token_ids) + one.output_tokens <= 300]
+    short = [
+        request for request in whole if len(request.prompt_token_ids) + request.output_tokens <= 300
+    ]
     assert 0 < len(result) < len(whole)
     assert [(o.conversation, o.turn) for o in result] == [(o.conversation, o.turn) for o in short]
 
@@ -119,7 +126,7 @@ def test_a_turn_that_is_too_long_is_left_out_with_later_turns() -> None:
 def test_conversations_arrive_and_not_their_turns() -> None:
     words = ("workload.arrival=poisson", "workload.rate_per_s=2")
     result = build(experiment(*SYNTHETIC, *words, *DRY))
-    arrivals = [one.arrival_s for one in result if one.arrival_s is not None]
+    arrivals = [request.arrival_s for request in result if request.arrival_s is not None]
     assert len(arrivals) == 8
     assert arrivals == sorted(arrivals)
 
@@ -173,8 +180,8 @@ def test_requests_of_mooncake_share_the_blocks_of_equal_ids(block: int | None) -
 
 
 def published_turns(conversation: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for one in conversation["requests"]:
-        yield from published_turns(one) if one.get("type") == "subagent" else [one]
+    for request in conversation["requests"]:
+        yield from published_turns(request) if request.get("type") == "subagent" else [request]
 
 
 @pytest.mark.parametrize("block", [None, 8])
@@ -194,14 +201,14 @@ def test_agents_share_the_blocks_of_equal_ids_of_their_conversation(block: int |
 def test_the_tokens_of_a_turn_are_those_of_the_next_prompt() -> None:
     result = agents(Path("config/traces/agents_6.jsonl").absolute())
     known, told = by_id(result), 0
-    for one in result:
-        for before in (known[name] for name in one.after):
-            if before.conversation != one.conversation:
+    for request in result:
+        for before in (known[name] for name in request.after):
+            if before.conversation != request.conversation:
                 continue
             said = np.concatenate([before.prompt_token_ids, outputs(before)])
-            shared = prefix(said, one.prompt_token_ids)
+            shared = prefix(said, request.prompt_token_ids)
             if shared >= len(before.prompt_token_ids) // 64 * 64:  # it goes on
-                assert shared == min(len(said), len(one.prompt_token_ids))
+                assert shared == min(len(said), len(request.prompt_token_ids))
                 told += 1
     assert told > 20
 
@@ -258,7 +265,7 @@ def test_conversations_without_a_turn_that_fits_do_not_count(write) -> None:
         conversation(turn(70, [1])),
     )
     result = agents(path, "workload.max_tokens=100", "workload.num_conversations=2")
-    assert [len(one.prompt_token_ids) for one in result] == [70, 70]
+    assert [len(request.prompt_token_ids) for request in result] == [70, 70]
 
 
 def test_files_may_be_packed(write) -> None:

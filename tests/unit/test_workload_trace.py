@@ -203,7 +203,7 @@ def arrivals(workload: str, path: Path, *overrides: str) -> list[float | None]:
     words = [f"workload={workload}", f"workload.path='{path}'", *overrides]
     (planned,) = expand(None, words, CONFIG).experiments
     requests.check(planned.experiment)
-    return [one.arrival_s for one in requests.build(planned.experiment)]
+    return [request.arrival_s for request in requests.build(planned.experiment)]
 
 
 both = pytest.mark.parametrize("workload", ["trace", "mooncake"])

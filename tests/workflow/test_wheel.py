@@ -268,7 +268,7 @@ def test_studies_come_with_the_packages_that_extend_kvscope(
     assert f"study is '{study}' but the package {package}, which brings it" in refused.stderr
     here = expand(study, [], SHIPPED_CONFIG).experiments
     there = json.loads(extended.kvscope("plan", f"study={study}", "--json"))
-    assert [one["id"] for one in there] == [planned.experiment.id for planned in here]
+    assert [entry["id"] for entry in there] == [planned.experiment.id for planned in here]
 
 
 @pytest.mark.engine

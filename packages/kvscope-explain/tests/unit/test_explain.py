@@ -73,7 +73,7 @@ def test_the_stretches_of_a_request_are_its_whole_life(repeat: Records) -> None:
 def test_each_preemption_is_a_stretch_as_long_as_its_wait(repeat: Records) -> None:
     lives, rows = lives_of(repeat), repeat.preemptions
     for request_id in lives.latencies_s:
-        waits = [one for one in lives.of(request_id) if one.kind == PREEMPTED]
+        waits = [stretch for stretch in lives.of(request_id) if stretch.kind == PREEMPTED]
         own = rows[rows["request_id"] == request_id].sort_values("time_s")
         lost, back = own[own["event"] == "preempt"], own[own["event"] == "resume"]
         assert [wait.facts["tokens"] for wait in waits] == lost["tokens"].tolist()
@@ -140,7 +140,7 @@ def test_the_costliest_are_the_longest_of_what_a_request_alone_would_not_have(
     lost = sorted(
         (s.duration_s for s in lives.all if s.kind not in (PREFILLED, DECODED)), reverse=True
     )
-    assert [one["duration_s"] for one in result["costliest"]] == lost[:10]
+    assert [stretch["duration_s"] for stretch in result["costliest"]] == lost[:10]
     assert result["latency_s"] == pytest.approx(sum(result["seconds"].values()))
 
 
@@ -157,7 +157,7 @@ def test_the_command_prints_lines_or_json(
     assert facts["request_id"] == slowest
     assert cli.main(["explain", run, slowest]) == 0
     text = capsys.readouterr().out
-    assert all(one["sentence"] in text for one in facts["stretches"])
+    assert all(stretch["sentence"] in text for stretch in facts["stretches"])
 
 
 @pytest.mark.parametrize(
@@ -259,8 +259,8 @@ def test_a_request_has_its_place_among_the_slowest(runs: dict[str, Path]) -> Non
 
 def test_vllms_own_rule_is_named_only_where_the_passes_agree(runs: dict[str, Path]) -> None:
     run = read_records(runs["recompute"])
-    waits = [one for one in lives_of(run.of_repeat(0)).all if one.kind == PREEMPTED]
-    assert {one.facts["victim"] for one in waits} == {"last"}
+    waits = [stretch for stretch in lives_of(run.of_repeat(0)).all if stretch.kind == PREEMPTED]
+    assert {stretch.facts["victim"] for stretch in waits} == {"last"}
     wait = waits[0]
     assert wait.steps is not None
     # A request that runs on was admitted after the victim: it is not the last.
@@ -270,8 +270,8 @@ def test_vllms_own_rule_is_named_only_where_the_passes_agree(runs: dict[str, Pat
     early = own.index[own["step"] < step - 1]
     later = run.variant(batch=batch.drop(early)).of_repeat(0)
     (same,) = (
-        one
-        for one in lives_of(later).of(wait.request_id)
-        if one.kind == PREEMPTED and one.steps == wait.steps
+        stretch
+        for stretch in lives_of(later).of(wait.request_id)
+        if stretch.kind == PREEMPTED and stretch.steps == wait.steps
     )
     assert same.facts["victim"] is None

@@ -152,7 +152,7 @@ EXPECTED: dict[str, list[tuple[str, float, float, tuple[int, int] | None, dict[s
 @pytest.mark.parametrize("request_id", EXPECTED)
 def test_a_life_is_as_written_down(lives: Lives, request_id: str) -> None:
     result = lives.of(request_id)
-    assert [one.kind for one in result] == [kind for kind, *_ in EXPECTED[request_id]]
+    assert [stretch.kind for stretch in result] == [kind for kind, *_ in EXPECTED[request_id]]
     for one, (_, start_s, end_s, steps, facts) in zip(result, EXPECTED[request_id], strict=True):
         assert (one.start_s, one.end_s) == pytest.approx((start_s, end_s))
         assert one.steps == steps
@@ -169,11 +169,13 @@ def test_a_wait_ends_with_the_load_that_was_ordered_in_it() -> None:
         ("A", 5, "in", "kv", 9.1, 9.3, 2, 4096, 13, 9.0),  # of a request that has ended
     )
     waits = (PREEMPTED, QUEUED, LOADED)
-    result = {name: [one for one in lives.of(name) if one.kind in waits] for name in "ABC"}
-    assert [(one.kind, one.start_s, one.end_s) for one in result["B"]] == [
+    result = {
+        name: [stretch for stretch in lives.of(name) if stretch.kind in waits] for name in "ABC"
+    }
+    assert [(stretch.kind, stretch.start_s, stretch.end_s) for stretch in result["B"]] == [
         *[(PREEMPTED, 3.0, 4.2), (LOADED, 4.2, 5.0)],
     ]
-    assert [(one.kind, one.start_s, one.end_s) for one in result["C"]] == [
+    assert [(stretch.kind, stretch.start_s, stretch.end_s) for stretch in result["C"]] == [
         *[(QUEUED, 0.5, 5.0), (LOADED, 5.0, 6.0)],
     ]
     assert not result["A"]

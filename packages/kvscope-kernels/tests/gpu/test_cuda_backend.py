@@ -45,8 +45,8 @@ def test_tokens_are_those_of_plain_attention(run: dict):
 @pytest.mark.parametrize(("passes", "head_stride"), [("passes", 1), ("strided", 2)])
 def test_every_layer_of_every_pass_is_recorded_as_it_was_scheduled(run, passes, head_stride):
     kinds = set()
-    for one in run[passes]:
-        rows = one["rows"]
+    for pass_ in run[passes]:
+        rows = pass_["rows"]
         kinds.add(tuple(sorted({row["new"] > 1 for row in rows})))
         case = Case(
             tuple(row["context"] for row in rows),
@@ -55,8 +55,8 @@ def test_every_layer_of_every_pass_is_recorded_as_it_was_scheduled(run, passes, 
             head_stride=head_stride,
         )
         assert case.tile == run["tile_tokens"]
-        assert sorted(one["layers"]) == ["0", "1"]
-        for recorded in one["layers"].values():
+        assert sorted(pass_["layers"]) == ["0", "1"]
+        for recorded in pass_["layers"].values():
             events = with_columns(recorded)["events"]
             names = ("kind", "row", "kv_head", "block_position", "offset_tokens", "tokens")
             result = Counter(zip(*(events[name] for name in names), strict=True))
@@ -71,8 +71,8 @@ def test_every_layer_of_every_pass_is_recorded_as_it_was_scheduled(run, passes, 
 
 
 def test_kernels_and_segments_are_complete(run: dict):
-    for one in run["passes"] + run["strided"]:
-        for recorded in one["layers"].values():
+    for pass_ in run["passes"] + run["strided"]:
+        for recorded in pass_["layers"].values():
             assert [kernel["kernel"] for kernel in recorded["kernels"]] == ["write", "attention"]
             segments, timers = recorded["segments"], recorded["kernels"]
             assert sum(segments["events"]) == len(with_columns(recorded)["events"]["kind"])

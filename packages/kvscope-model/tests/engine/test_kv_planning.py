@@ -92,7 +92,7 @@ def test_full_attention_holds_every_token(tmp_path: Path) -> None:
 
 def test_a_window_frees_blocks_that_it_has_passed(tmp_path: Path) -> None:
     result = plan(tmp_path, "window", "block_size=32", "enable_prefix_caching=false")
-    windows = [one["window_tokens"] for one in result["groups"]]
+    windows = [group["window_tokens"] for group in result["groups"]]
     assert windows.count(256) == len(windows) - 1
     for tokens, blocks in zip(LENGTHS, held(result), strict=True):
         for window, count in zip(windows, blocks, strict=True):
@@ -164,7 +164,10 @@ IN_FULL = ("experts", "chunks")  # groups as others have
 
 @pytest.mark.parametrize(
     "family",
-    [pytest.param(one, marks=[pytest.mark.exhaustive] * (one in IN_FULL)) for one in FAMILIES],
+    [
+        pytest.param(family, marks=[pytest.mark.exhaustive] * (family in IN_FULL))
+        for family in FAMILIES
+    ],
 )
 @pytest.mark.thorough
 def test_the_plan_is_that_of_a_started_engine(tmp_path: Path, family: str) -> None:
@@ -198,8 +201,8 @@ def test_a_model_without_a_cache_is_refused(tmp_path: Path) -> None:
         (["no_such_key=3"], "unrecognized arguments: --no-such-key=3"),
         (["max_model_len=4096", "--memory", "1MiB"], "Give more --memory, or max_model_len=N."),
         *(
-            pytest.param(*one, marks=pytest.mark.exhaustive)
-            for one in (
+            pytest.param(*case, marks=pytest.mark.exhaustive)
+            for case in (
                 (["block_size=0"], "block_size: Input should be greater than 0"),
                 (["kv_cache_memory_bytes=9"], "kv_cache_memory_bytes is --memory here"),
                 (["--memory", "999999999GiB"], "blocks, but at most 10,000,000 can be planned"),
@@ -236,8 +239,8 @@ def test_blocks_that_no_backend_takes_are_planned_and_said_to_be_refused(tmp_pat
     [
         ({"hidden_size": "big"}, "Field 'hidden_size' expected int, got str (value: 'big')"),
         *(
-            pytest.param(*one, marks=pytest.mark.exhaustive)
-            for one in (
+            pytest.param(*case, marks=pytest.mark.exhaustive)
+            for case in (
                 ({"num_attention_heads": 0}, "ZeroDivisionError"),
                 ({"num_key_value_heads": 3}, "num_heads (4) is not divisible by num_kv_heads (3)"),
                 ({"architectures": ["Strange"]}, "architectures ['Strange'] are not supported"),

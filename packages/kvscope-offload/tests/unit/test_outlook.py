@@ -40,8 +40,8 @@ def simulated(
 @given(st.lists(growths, max_size=6), growths, st.integers(1, 9), st.integers(0, 40))
 def test_it_equals_a_simulation_of_each_pass(ahead, own, block_size, spare):
     """In any cache in which the request and those before it have room when it begins."""
-    begun = sum(blocks_of(one.tokens, block_size) for one in [*ahead, own])
-    alone = max(blocks_of(one.most, block_size) for one in [*ahead, own])
+    begun = sum(blocks_of(growth.tokens, block_size) for growth in [*ahead, own])
+    alone = max(blocks_of(growth.most, block_size) for growth in [*ahead, own])
     blocks = max(begun, alone) + spare
     result = preemptions(ahead, own, block_size, blocks)
     assert list(result) == simulated(ahead, own, block_size, blocks)
@@ -84,8 +84,8 @@ def by_0_4_2(ahead: list[Growth], tokens: int, block_size: int, blocks: int, wat
     """Preemptions of a victim until it goes on or has to wait: a simulation."""
     again, holds = 0, 0
     for _ in range(10 * block_size):
-        ahead = [one.after(1) for one in ahead if one.tokens < one.most]
-        used = sum(blocks_of(one.tokens, block_size) for one in ahead)
+        ahead = [growth.after(1) for growth in ahead if growth.tokens < growth.most]
+        used = sum(blocks_of(growth.tokens, block_size) for growth in ahead)
         if holds:  # the last to be served, it goes on only if a block is free, needed or not
             if used + holds < blocks:
                 break
@@ -107,7 +107,9 @@ def by_0_4_2(ahead: list[Growth], tokens: int, block_size: int, blocks: int, wat
 def test_a_victim_is_preempted_at_once_as_often_as_by_the_rules_of_0_4_2(
     ahead, tokens, block_size, spare, watermark
 ):
-    begun = sum(blocks_of(one.tokens + 1, block_size) for one in ahead if one.tokens < one.most)
+    begun = sum(
+        blocks_of(growth.tokens + 1, block_size) for growth in ahead if growth.tokens < growth.most
+    )
     blocks = max(1, begun + blocks_of(tokens + 1, block_size) + spare)
     result = preempted_again(ahead, tokens, block_size, blocks, watermark)
     assert result == by_0_4_2(ahead, tokens, block_size, blocks, watermark)

@@ -25,9 +25,9 @@ def found(tmp_path_factory: pytest.TempPathFactory, require: Require) -> list[Co
     """Figure 3b as the modeled A100 has it, beside the published values."""
     require("vLLM", find_spec("vllm") is not None, "run `make env`")
     planned = expand("paper", ["device=modeled"], ROOT / "config").experiments
-    own = [one.experiment for one in planned if one.grid == GRID]
+    own = [point.experiment for point in planned if point.grid == GRID]
     results = tmp_path_factory.mktemp("results")
-    jobs = [batch.Job(one, results / one.id, force=False, tables=True) for one in own]
+    jobs = [batch.Job(point, results / point.id, force=False, tables=True) for point in own]
     with Line(sys.stderr, None) as line:
         assert batch.run_all(jobs, line) == 0
     return with_intervals(compare(load_directories([job.directory for job in jobs])))
@@ -51,6 +51,6 @@ def test_no_interval_is_wider_than_the_errors_make_it(covered: Coverage) -> None
 
 
 def test_every_modeled_time_has_an_interval_with_it_in(found: list[Comparison]) -> None:
-    times = [one for one in found if one.unit == "tokens/s"]
+    times = [comparison for comparison in found if comparison.unit == "tokens/s"]
     assert len(times) == 64
-    assert all(one.expected_low < one.as_timed < one.expected_high for one in times)
+    assert all(time.expected_low < time.as_timed < time.expected_high for time in times)

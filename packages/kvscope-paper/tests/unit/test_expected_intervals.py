@@ -112,26 +112,30 @@ def test_experiments_that_the_model_cannot_predict_have_no_errors(figure: str, d
 
 
 def test_a_time_with_a_stall_makes_no_error_and_has_no_interval() -> None:
-    stalled = [one for one in times("4b", factor=2.0) if one.point.stalled]
+    stalled = [comparison for comparison in times("4b", factor=2.0) if comparison.point.stalled]
     assert left_out_errors(stalled) == FITTED
-    assert all(math.isnan(one.expected_low) for one in with_intervals(stalled))
+    assert all(math.isnan(comparison.expected_low) for comparison in with_intervals(stalled))
 
 
 def test_the_experiments_of_a_fitted_figure_are_fitted_wherever_they_are_shown() -> None:
     """Figure 8a's stand in the extended abstract's 2a again."""
     again = times("abstract 2a", factor=1.1)
     assert left_out_errors(again) == FITTED
-    assert all(one.expected_low < one.expected_high for one in with_intervals(again))
+    assert all(
+        comparison.expected_low < comparison.expected_high for comparison in with_intervals(again)
+    )
 
 
 def test_an_interval_is_the_same_factor_up_and_down() -> None:
     result = with_intervals([*times("8b", factor=1.02), *times("8b", device="cuda")])
-    modeled = [one for one in result if one.device == A100]
+    modeled = [comparison for comparison in result if comparison.device == A100]
     assert len(modeled) == 10
     for one in modeled:
         up, down = one.expected_high / one.as_timed, one.as_timed / one.expected_low
         assert up == pytest.approx(down)
-    assert all(math.isnan(one.expected_low) for one in result if one.device == "cuda")
+    assert all(
+        math.isnan(comparison.expected_low) for comparison in result if comparison.device == "cuda"
+    )
 
 
 def test_a_value_of_zero_or_none_makes_no_error() -> None:

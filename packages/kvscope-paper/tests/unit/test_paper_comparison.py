@@ -105,7 +105,7 @@ def test_errors_of_the_calibration_equal_errors_on_the_modeled_a100():
         for figure_error in figure_errors(results, left_out_errors(results))
     }
     assert errors.keys() == {"3a", "8b"}
-    assert all(one["median_error"] == pytest.approx(0.1) for one in errors.values())
+    assert all(error["median_error"] == pytest.approx(0.1) for error in errors.values())
     assert (errors["3a"]["fitted"], errors["8b"]["fitted"]) == (True, False)
     assert errors["3a"]["left_out"] > 0
     assert errors["8b"]["left_out"] is None
@@ -114,20 +114,20 @@ def test_errors_of_the_calibration_equal_errors_on_the_modeled_a100():
 
 def test_the_figures_that_are_fitted_are_those_of_the_calibration():
     result = figure_errors([compared(point) for point in points()], {})
-    assert {one["figure"] for one in result if one["fitted"]} == set(FITTED)
+    assert {row["figure"] for row in result if row["fitted"]} == set(FITTED)
 
 
 def test_each_value_counts_once_and_among_its_own_kind():
     """All of the study's 1,075 values, but 64 that are given and 21 that two tables have."""
     results = [compared(point, unit=unit_in(point)) for point in points()]
-    kinds = {one.kind: one for one in by_kind([*results, *results])}
-    assert sum(one.values for one in kinds.values()) == 1075 - 64 - 21
+    kinds = {count.kind: count for count in by_kind([*results, *results])}
+    assert sum(count.values for count in kinds.values()) == 1075 - 64 - 21
     assert kinds[FITTED_TIMES].values == 187 + 12
     assert kinds[CORRECTED].values == 54 - 21
     assert kinds[STALLED].values == 33 + 9
     assert kinds[COUNT].values == 224 + 4
     assert kinds[SHARE].values == 303
-    assert [one.kind for one in by_kind(results)] == [
+    assert [count.kind for count in by_kind(results)] == [
         COUNT,
         SHARE,
         PREDICTED,
@@ -135,7 +135,7 @@ def test_each_value_counts_once_and_among_its_own_kind():
         FITTED_TIMES,
         STALLED,
     ]
-    assert all(one.agree == one.values for one in kinds.values())
+    assert all(count.agree == count.values for count in kinds.values())
 
 
 def unit_in(point: Point) -> str:
@@ -147,7 +147,7 @@ def unit_in(point: Point) -> str:
 
 def test_no_time_is_fitted_or_predicted_for_a_measured_device():
     results = [compared(point, unit=unit_in(point), device="cuda") for point in points()]
-    assert [one.kind for one in by_kind(results)] == [COUNT, SHARE, STALLED, MEASURED]
+    assert [count.kind for count in by_kind(results)] == [COUNT, SHARE, STALLED, MEASURED]
 
 
 def test_a_value_of_figure_4b_has_a_stall_if_it_differs_without_it():
@@ -198,5 +198,5 @@ def test_further_policies_are_shown_once_beside_the_papers_in_the_same_experimen
 
 def test_every_fitted_number_has_an_interval_with_itself_in_it():
     numbers = dict(data.read(HARDWARE).fitted())
-    assert all(0 < one.low <= one.value <= one.high for one in numbers.values())
-    assert all(one.low < one.high for one in numbers.values())
+    assert all(0 < number.low <= number.value <= number.high for number in numbers.values())
+    assert all(number.low < number.high for number in numbers.values())

@@ -91,9 +91,9 @@ def test_a_figure_of_runs_shows_experiments_of_the_study():
 @pytest.mark.parametrize("figure", dict.fromkeys(table.figure for table in tables()))
 def test_the_marks_of_a_figure_are_its_published_values_and_ours(figure):
     """Each once: a value that is in no plot, or in two, is noticed."""
-    own = [one for one in FOUND if one.point.table.figure == figure]
+    own = [comparison for comparison in FOUND if comparison.point.table.figure == figure]
     marks = pd.concat(plots(figure))
-    assert sorted(marks["published"]) == sorted(one.point.value for one in own)
+    assert sorted(marks["published"]) == sorted(comparison.point.value for comparison in own)
     assert marks["ours"].tolist() == pytest.approx((FACTOR * marks["published"]).tolist())
 
 
@@ -122,7 +122,7 @@ def test_every_axis_has_a_title(figure):
 
 @pytest.mark.parametrize("figure", ["3a", "4a", "4b"])
 def test_what_the_paper_s_figure_does_not_show_has_a_drawing_of_its_own(figure):
-    own = [one.point for one in FOUND if one.point.table.figure == figure]
+    own = [comparison.point for comparison in FOUND if comparison.point.table.figure == figure]
     for drawing, in_paper in zip(drawn()[figure], (True, False), strict=True):
         shown = pd.concat(drawing.views[0].data.values())["published"]
         assert sorted(shown) == sorted(p.value for p in own if p.in_paper == in_paper)
@@ -183,8 +183,8 @@ def test_bars_of_different_series_are_apart_in_grey():
 
 
 def test_a_published_bar_is_drawn_once_beside_two_devices():
-    own = [one for one in FOUND if one.point.table.figure == "10a"]
-    beside = [replace(one, device="cuda") for one in own]
+    own = [comparison for comparison in FOUND if comparison.point.table.figure == "10a"]
+    beside = [replace(comparison, device="cuda") for comparison in own]
     (figure,) = figures(
         [layout for layout in layouts() if layout.figure == "10a"], own + beside, NO_RUNS
     )
@@ -197,9 +197,9 @@ def test_a_published_bar_is_drawn_once_beside_two_devices():
 @pytest.mark.thorough
 def test_a_figure_shows_what_there_is():
     """Only the first value of each figure is given, and none on the right axis."""
-    first = {one.point.table.figure: one for one in reversed(FOUND)}
+    first = {comparison.point.table.figure: comparison for comparison in reversed(FOUND)}
     drawn_of_first = [*figures(layouts(), [*first.values()], NO_RUNS)]
-    assert [one.layout.figure for one in drawn_of_first] == [
+    assert [drawn.layout.figure for drawn in drawn_of_first] == [
         layout.figure for layout in layouts() if layout.figure in first
     ]
     for figure in drawn_of_first:

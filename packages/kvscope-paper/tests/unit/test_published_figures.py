@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[4]
 @pytest.fixture(scope="module")
 def settings() -> list[dict]:
     planned = expand("paper", ["device=modeled"], ROOT / "config").experiments
-    return [dict(flat(one.experiment.to_dict())) for one in planned]
+    return [dict(flat(point.experiment.to_dict())) for point in planned]
 
 
 def test_every_published_value_has_exactly_one_experiment_in_the_study(settings):

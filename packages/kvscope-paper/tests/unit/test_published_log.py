@@ -104,7 +104,7 @@ def test_an_imported_log_passes_the_oracles(log: Path, tmp_path: Path):
 def test_the_warm_up_and_the_first_list_of_requests_do_not_count(log: Path):
     result = read_log(log)
     assert result.lengths == [(5, 2), (4, 3)]
-    assert [one.tokens for one in result.passes] == list(TOKENS)
+    assert [pass_.tokens for pass_ in result.passes] == list(TOKENS)
 
 
 def test_tokens_beyond_the_lengths_were_computed_again_and_count_once(tmp_path: Path):
@@ -143,7 +143,7 @@ def test_an_incomplete_log_is_refused(tmp_path: Path, text: str, complaint: str)
     [("default", [5, 4, 2, 1]), ("mixed", [5, 5, 1, 1]), ("chunked", [6, 4, 1, 1])],
 )
 def test_batches_of_the_three_strategies_by_hand(strategy: str, expected: list[int]):
-    assert [one.tokens for one in passes([(5, 2), (4, 3)], strategy, 6)] == expected
+    assert [pass_.tokens for pass_ in passes([(5, 2), (4, 3)], strategy, 6)] == expected
 
 
 # Two requests of 4 + 6 tokens share four blocks of 4; the second one is preempted.
@@ -152,7 +152,7 @@ SCARCE = Cache(blocks=4, block_size=4)
 
 def test_a_request_is_preempted_and_recomputed_by_hand():
     result = list(passes([(4, 6), (4, 6)], "default", 16, SCARCE))
-    assert [one.tokens for one in result[:4]] == [8, 2, 1, 6]
+    assert [pass_.tokens for pass_ in result[:4]] == [8, 2, 1, 6]
     (lost,) = result[2].lost
     assert (lost.request, lost.tokens, lost.blocks) == (2, 5, 2)
     (row,) = result[3].rows
@@ -164,12 +164,12 @@ def test_a_request_is_preempted_and_recomputed_by_hand():
 def test_tokens_are_conserved_and_every_victim_returns(strategy: str, blocks: int):
     lengths = [(40 + 7 * n % 50, 30 + 11 * n % 60) for n in range(12)]
     result = list(passes(lengths, strategy, 256, Cache(blocks, 4)))
-    rows = [row for one in result for row in one.rows]
+    rows = [row for pass_ in result for row in pass_.rows]
     expected = sum(prompt + output - 1 for prompt, output in lengths)
     assert sum(row.tokens for row in rows) == expected + sum(row.recomputed for row in rows)
     assert sum(row.sampled for row in rows) == sum(output for _, output in lengths)
-    lost = [one for made in result for one in made.lost]
-    assert sum(one.tokens for one in lost) == sum(row.recomputed for row in rows)
+    lost = [victim for made in result for victim in made.lost]
+    assert sum(victim.tokens for victim in lost) == sum(row.recomputed for row in rows)
     assert bool(lost) == (blocks < 1000)
 
 
@@ -183,15 +183,15 @@ def log_of(lengths: list[tuple[int, int]], strategy: str, budget: int, cache: Ca
         f"INFO x] # GPU blocks: {cache.blocks}, # CPU blocks: 50",
         "INFO x Start benchmarking...",
     ]
-    for one in passes(lengths, strategy, budget, cache):
-        lines += ["WARNING x] Scheduler preempt the lowest-priority groups."] * len(one.lost)
-        again = sum(row.recomputed for row in one.rows)
+    for pass_ in passes(lengths, strategy, budget, cache):
+        lines += ["WARNING x] Scheduler preempt the lowest-priority groups."] * len(pass_.lost)
+        again = sum(row.recomputed for row in pass_.rows)
         if again:
             lines.append(f"x] A RECOMPUTE sequence is resumed. recomputed_tokens = {again}, ...")
         lines += [
-            f"x] before LlamaModel forward() input_ids.shape=torch.Size([{one.tokens}]), ...",
-            f"x] Avg ..., Running: {len(one.rows)} reqs, Swapped: 0 reqs, Pending: 0 reqs, GPU KV "
-            "cache usage: 50.0%, CPU KV cache usage: 0.0%, Interval(ms): 11.0",
+            f"x] before LlamaModel forward() input_ids.shape=torch.Size([{pass_.tokens}]), ...",
+            f"x] Avg ..., Running: {len(pass_.rows)} reqs, Swapped: 0 reqs, Pending: 0 reqs, GPU "
+            "KV cache usage: 50.0%, CPU KV cache usage: 0.0%, Interval(ms): 11.0",
             "x] LLMEngine step() (unit:ms): time_cost 10.0 resumed_reqs=0, running_reqs=1",
         ]
     return "\n".join(lines) + "\n"

@@ -31,9 +31,9 @@ def test_the_shipped_numbers_are_those_of_the_fit(again):
 
 def test_a_single_rate_is_fitted_for_copies_in_both_directions():
     shipped = data.read("a100-40gb")
-    for one in (shipped.model_dump(), *shipped.bootstrap):
+    for numbers in (shipped.model_dump(), *shipped.bootstrap):
         for memory in ("pinned", "pageable"):
-            assert one[f"{memory}_in_bytes_per_s"] == one[f"{memory}_out_bytes_per_s"]
+            assert numbers[f"{memory}_in_bytes_per_s"] == numbers[f"{memory}_out_bytes_per_s"]
 
 
 def test_the_shipped_errors_are_those_of_the_fit(again):
@@ -48,11 +48,13 @@ def test_the_shipped_errors_are_those_of_the_fit(again):
 
 
 def test_the_median_of_left_out_errors_is_that_of_all_times():
-    for one in fitted_figures().values():
-        assert (one.left_out is None) == (one.left_out_errors is None)
-        if one.left_out_errors is not None:
-            assert len(one.left_out_errors) == one.times
-            assert one.left_out == pytest.approx(median(map(abs, one.left_out_errors)), rel=SAME)
+    for errors in fitted_figures().values():
+        assert (errors.left_out is None) == (errors.left_out_errors is None)
+        if errors.left_out_errors is not None:
+            assert len(errors.left_out_errors) == errors.times
+            assert errors.left_out == pytest.approx(
+                median(map(abs, errors.left_out_errors)), rel=SAME
+            )
 
 
 def test_copies_and_the_chunked_kernel_are_told_by_their_own_figures_alone():

@@ -57,6 +57,6 @@ def test_references_are_those_that_are_listed_and_score_without_a_difference(
 ) -> None:
     pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
     result = write_references(tmp_path, ROOT / "config", sys.stderr)
-    assert {one.name: sha256_of(one.path)[:16] for one in result} == listed()
+    assert {reference.name: sha256_of(reference.path)[:16] for reference in result} == listed()
     for one in result:
         assert score(one.path, tmp_path / "runs" / one.name).first_divergence is None

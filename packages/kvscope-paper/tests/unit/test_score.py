@@ -26,7 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def steps(run: Path) -> list[TracedStep]:
     result = list(steps_of(read_records(run), 0, run))
-    assert sum(one.preempted or 0 for one in result) > 2
+    assert sum(step.preempted or 0 for step in result) > 2
     return result
 
 

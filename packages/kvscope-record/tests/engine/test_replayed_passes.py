@@ -39,12 +39,12 @@ def passes_of(recording: Any) -> Passes:
     """Decisions of a scheduler: queue, room and preemptions of each pass, and its batch."""
     return [
         (
-            *(one.waiting, one.kv_blocks_free, one.preempted),
+            *(record.waiting, record.kv_blocks_free, record.preempted),
             sorted(
-                (r.request_id, r.computed, r.cached, r.hit, len(r.sampled)) for r in one.batch()
+                (r.request_id, r.computed, r.cached, r.hit, len(r.sampled)) for r in record.batch()
             ),
         )
-        for one in recording.passes
+        for record in recording.passes
     ]
 
 

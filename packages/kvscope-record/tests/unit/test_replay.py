@@ -100,19 +100,20 @@ def common(one: Request, other: Request) -> int:
 def test_lengths_and_arrivals_come_back(tmp_path: Path):
     experiment, _ = replayed(tmp_path)
     result = build(experiment)
-    assert [len(one.prompt_token_ids) for one in result] == [n for _, n in PROMPTS.values()]
-    assert [one.output_tokens for one in result] == [3, 2, 5, 1, 1]
+    assert [len(request.prompt_token_ids) for request in result] == [n for _, n in PROMPTS.values()]
+    assert [request.output_tokens for request in result] == [3, 2, 5, 1, 1]
     since_s = [(time_ns - ARRIVALS_NS[0]) / 1e9 for time_ns in ARRIVALS_NS.values()]
-    assert [one.arrival_s for one in result] == pytest.approx(since_s, abs=1e-10)
+    assert [request.arrival_s for request in result] == pytest.approx(since_s, abs=1e-10)
 
 
 def test_passes_come_back(tmp_path: Path):
     """Each request has a pass of its own; the aborted requests went when all had been served."""
     result = build(replayed(tmp_path, "workload.arrival=passes")[0])
-    assert [one.arrival_pass for one in result] == [*PROMPTS]
-    assert [one.abort_pass for one in result] == [None, None, None, *[len(PROMPTS)] * 2]
-    assert {one.arrival_s for one in result} == {None}
-    assert [one.output_tokens for one in result] == [3, 2, 5, 3, 3]  # those are there until then
+    assert [request.arrival_pass for request in result] == [*PROMPTS]
+    assert [request.abort_pass for request in result] == [None, None, None, *[len(PROMPTS)] * 2]
+    assert {request.arrival_s for request in result} == {None}
+    outputs = [request.output_tokens for request in result]
+    assert outputs == [3, 2, 5, 3, 3]  # aborted requests are there until then
 
 
 def test_prompts_share_exactly_the_blocks_that_were_recorded_as_equal(tmp_path: Path):
