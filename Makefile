@@ -1,10 +1,10 @@
-# make demo    install what is needed here and run the quickstart study
-# make test    install what is needed here and run the tests; of packages those that differ from
+# make demo    install into this directory and run the quickstart study
+# make test    install into this directory and run the tests; only of packages that differ from
 #              the branch's upstream      SINCE=COMMIT from another commit; SINCE= of all packages
 #
-# make test-all    all tests; make test-rest those that `make test` leaves out, but of large
-#                  matrices a part
-# make test-versions  recordings and runs by each release of vLLM that is known, six more to download
+# make test-all    all tests; make test-rest those that `make test` leaves out, with a part of large
+#                  matrices
+# make test-versions  recordings and runs with each supported release of vLLM, six more to download
 # make test-quick  the tests that need neither vLLM nor Snakemake, a minute's worth
 # make env     the Python environment only      PYTHON=python3.12  DEVICE=cuda
 #                                               VLLM_WHEEL=…  TORCH_INDEX=…  (README.md)
@@ -13,7 +13,7 @@
 # make gallery    the pictures of the documents' gallery, from the modeled device (two minutes)
 # make docs    the documents as a site, in .cache/site
 # make release  wheels and sources of all packages in dist/, tried in an empty environment
-# make clean   what a run leaves behind, but not results/, .venv/ or .nsys/
+# make clean   remove what a run leaves behind, except results/, .venv/ and .nsys/
 #
 # Everything is installed into this directory, without root.
 
@@ -24,7 +24,7 @@ SHELL := /bin/bash
 export PYTHON DEVICE VLLM_WHEEL TORCH_INDEX
 unexport VENV   # the environment is .venv, whatever another tool calls so
 
-# What runs here keeps its caches here, too. The shell knows its directory, whatever its name holds.
+# Commands keep their caches in this directory, too. The shell knows it, whatever its name contains.
 IN_PLACE := XDG_CACHE_HOME="$$PWD/.cache" VLLM_CACHE_ROOT="$$PWD/.cache/vllm" VLLM_NO_USAGE_STATS=1 \
             PATH="$$PWD/.venv/bin:$$PATH"
 
@@ -35,8 +35,8 @@ demo: env try-nsys
 	@echo "The page: results/studies/quickstart/report.html"
 
 # Three workers for two cores: tests of batch systems mostly wait.
-# Of how many tests, the slowest, the time is printed; 0: of all. The tests of packages that do not
-# differ from SINCE are left to `make test-rest`.
+# The number of slowest tests whose times are printed; 0: all. `make test-rest` runs the tests of packages
+# that do not differ from SINCE.
 DURATIONS ?= 10
 SINCE ?= HEAD@{upstream}
 PYTEST = pytest --since "$(SINCE)" -n 3 --dist loadfile --no-loadscope-reorder --durations=$(DURATIONS) --durations-min=0.5

@@ -42,7 +42,7 @@ wildcard_constraints:
     parts=r"\d+",
 
 
-# Of each machine, not of a whole cluster.
+# Resources of each machine, not of a whole cluster.
 resource_scopes:
     engine="local",
     gpu="local",
@@ -67,6 +67,6 @@ onstart:
     stages.request_forced(workflow.dag, PLAN, OPTIONS, RESULTS)
 
 
-# Of a study that is not finished, a page that shows what there is and names what is missing.
+# The page of an unfinished study shows the results so far, and names what is missing.
 onerror:
     shell("kvscope report {STUDY} || true")  # Snakemake itself exits with an error

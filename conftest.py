@@ -1,7 +1,7 @@
-"""What holds of all tests: how many examples a property has, and which tests `make test` runs.
+"""Settings of all tests: the examples of a property, and the tests that `make test` runs.
 
-`make test` runs those in a directory `unit`, and what stands for the others; of packages, only
-those whose tests are due (`tests.changed_packages`).
+`make test` runs the tests in directories `unit`, and representative tests of other directories. It
+runs tests of packages only if they are due (`tests.changed_packages`).
 """
 
 from functools import cache

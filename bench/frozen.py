@@ -64,7 +64,7 @@ COUNTED = (
     *("hits", "evictions", "layers", "metrics", "repeat_metrics"),
 )
 COUNTS = ["passes", "requests", "preemptions", "tokens", "blocks", "B"]
-"""Tables, and units of metrics, of a measured run that are the same whenever it is measured."""
+"""Tables and units of metrics that are equal in every measurement of a measured run."""
 TIMES = ("_s", "_ns")
 BY_CLOCK = ("stalled", "place", "campaign", "round", "waiting", "repeats_valid")
 BY_REPEATS = ("experiment_id", "ci_low", "ci_high")  # how many were asked for

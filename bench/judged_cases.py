@@ -21,12 +21,12 @@ from kvscope.tables.copies import IN, OUT
 
 Forgery = Callable[[Records], Records]
 Judge = Callable[[Records], set[str]]
-"""The names of what a run violates."""
+"""A function that returns the names of the oracles that a run violates."""
 
 NOTHING = "nothing"  # the name of a case that forges nothing
 RECORDER = "recorder"  # of faulty recorders
 FREE = {("workload", "prompt_token_ids"), ("layers", "duration_s")}
-"""Cells that may have another value, and no metric and no figure of importance changes by it."""
+"""Cells that may have another value without a change of a metric or of an important number."""
 
 
 # --- random edits

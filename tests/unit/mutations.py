@@ -28,7 +28,7 @@ OTHERS: st.SearchStrategy[Json] = st.sampled_from(
     [None, True, False, [], {}, [[]], [None], {"": 0}, [1] * 50]
 )
 VALUES = NUMBERS | WORDS | OTHERS
-"""What may stand in JSON where something else is due."""
+"""Wrong values for a place in JSON."""
 
 
 @st.composite

@@ -16,7 +16,7 @@ from kvscope.tables import TABLES
 ROOT = Path(__file__).parents[2]
 FACES = [found.name for found in iter_modules(api.__path__)]
 PACKAGES = sorted(path.name for path in ROOT.glob("packages/kvscope-*"))
-"""They import nothing else of kvscope."""
+"""Packages that import nothing else of kvscope."""
 MOST_NAMES = 120
 OF_VLLM = {"vllm", "vllm_facts"}
 """Faces that are for processes of vLLM alone."""

@@ -31,7 +31,7 @@ OF_ORDER = {"passes_apart", "passes_overlap", "preemption_misplaced"}
 OF_ANY_RUN = {"blocks_leaked", "outputs_differ", "rows_wrong", "time_source_differs"}
 IN_USE = {"steps.kv_blocks_used", "preemptions.blocks", "transfers.blocks"}
 CACHED = {"hits", "evictions"}
-"""Columns and tables that a run is held against by its replay."""
+"""Columns and tables that are compared with the replay."""
 
 
 @pytest.fixture(scope="module")

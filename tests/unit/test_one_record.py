@@ -23,7 +23,7 @@ OF_OTHERS = (
     "kvscope_record/",  # what a recording says of its server
     *("engine/attention/reference.py", "run/session.py", "kvscope_offload/modeled_engine.py"),
 )
-"""Modules where `facts` are those of something else, or the entries of a run.json to be written."""
+"""Modules whose `facts` are of something else, or entries of a run.json to be written."""
 
 
 @cache

@@ -1,4 +1,4 @@
-# What does a person look at?
+# The page of a study.
 
 
 rule report_study:

@@ -1,9 +1,9 @@
-# What happened while experiments ran, what is the one timeline of it, and what does it amount to?
+# Runs of experiments, their tables on one timeline, and their metrics.
 #
 # Experiments that are compared are measured together, and modeled ones share a process: each batch
-# is run, collected and analysed in one job. Their files are no outputs of the rule: Snakemake would
-# delete those of all when one fails. The next call goes on where this one ended, because
-# `kvscope run` keeps what is finished.
+# is run, collected and analysed in one job. Their files are no outputs of the rule, because Snakemake
+# would delete those of all experiments when one fails. The next call continues where this one ended,
+# because `kvscope run` keeps finished runs.
 
 
 rule run_experiments:

@@ -48,7 +48,7 @@ prepare_venv() {
     echo "$wanted" >"$venv.variant"
 }
 
-# What vLLM requires on a GPU is not pinned, except for nvtx (cpu.txt says why). The checkout's packages, which
+# Requirements of vLLM on a GPU are not pinned, except for nvtx (cpu.txt says why). The checkout's packages, which
 # change most often, need no index.
 install() {
     [ "$device" = cpu ] || add "$@" ${TORCH_INDEX:+--index "$TORCH_INDEX"} \

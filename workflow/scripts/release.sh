@@ -50,7 +50,7 @@ try analyse core
 try check core
 try report core
 
-# What a package brings is tried with it.
+# Each package is tried with the names that it brings.
 declare -A brings=(
     [kvscope-cluster]="status core"
     [kvscope-connectors]="run device=dry overflow=native overflow.host_gib=0.1 ${tiny[*]} --out native"

@@ -18,7 +18,9 @@ HOMES = (
     ("XDG_CONFIG_HOME", "HOME", ".config"),
     ("HOME", "", os.path.expanduser("~")),
 )
-"""Variables; of each that is not set, the one below whose directory its own is, and where."""
+"""Variables, each with the variable whose directory it is below if it is not set, and the path
+there.
+"""
 
 
 def directory_of(variable: str) -> Path:

@@ -5,7 +5,7 @@ of a file, also if it is damaged or hostile.
 """
 
 INT32 = (-(2**31), 2**31 - 1)
-"""What the int32 columns of kvscope.tables hold."""
+"""Range of the int32 columns of kvscope.tables."""
 
 COUNT = (0, 2**31 - 1)
 """A count or an index in an int32 column."""
@@ -24,7 +24,7 @@ LONGEST_REPEAT_S = 10**9
 """One repeat of a run, in seconds: 31 years."""
 
 LONGEST_RUN_NS = 10**18
-"""Between the start of a run and the readings of its clocks: 31 years."""
+"""Time from the start of a run to the readings of its clocks: 31 years."""
 
 # ------------------------------------------------------------ tables
 
@@ -45,16 +45,16 @@ LONGEST_NAME = 4096
 """Characters of a name, or of another text; a longer one is cut, and a warning says so."""
 
 MOST_NAMES_BYTES = 1 << 30
-"""All different names together."""
+"""Bytes of all different names together."""
 
 DEEPEST_STACK = 1024
-"""Ranges open at once on a thread; those within count as nested in the last one, with a warning."""
+"""Ranges open at once on a thread; deeper ones count as nested in the last, with a warning."""
 
 LONGEST_PATH = 1 << 14
 """Bytes of a path; further names are left out for an ellipsis, and a warning says so."""
 
 MOST_PATH_BYTES = 1 << 28
-"""All different paths together; beyond them, as with a path that is too long."""
+"""Bytes of all different paths together; further ones are treated like a path that is too long."""
 
 MOST_TEXT_BYTES = 1 << 27
 """Texts of a row group: names and paths are kept once until then, and many rows share them."""
@@ -68,10 +68,10 @@ LONGEST_LOGGED = 1 << 20
 # ------------------------------------------------------------ workloads
 
 LONGEST_REQUEST_BYTES = 1 << 20
-"""A line of a trace, ids of its blocks and all."""
+"""Bytes of a line of a trace, with the ids of its blocks."""
 
 LONGEST_CONVERSATION_BYTES = 1 << 28
-"""A line of a trace of conversations, ids of the blocks of all its requests and all."""
+"""Bytes of a line of a trace of conversations, with the ids of the blocks of all its requests."""
 
 LONGEST_SHAREGPT_BYTES = 1 << 30
 """A file of conversations; ShareGPT's own has 0.7 GB, and parsed it takes a few times as much."""

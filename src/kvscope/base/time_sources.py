@@ -14,7 +14,7 @@ REHEARSED = "rehearsed"
 """The time_source of a run whose device was not there: a CPU in the place of a GPU."""
 
 NOT_MEASURED = "rehearsed, not measured"
-"""What is said of such a run wherever a number of it stands."""
+"""The words beside every number of a rehearsed run."""
 
 BY_CLOCK = frozenset({MEASURED, REHEARSED})
 """The time_sources of a real clock: it ticks while the engine works, and its readings differ."""

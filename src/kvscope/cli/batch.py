@@ -26,13 +26,13 @@ from kvscope.run.locks import SUPERVISOR_LOCK, hold_lock
 from kvscope.tables import attempts, runfile
 
 Failures = dict[str, KvscopeError | None]
-"""By id of an experiment, the error for which it has no complete run, or no tables; or None."""
+"""The error for which an experiment has no complete run or tables, or None, by its id."""
 
 Outcome = tuple["Job", float, KvscopeError | None]
 """A job, its seconds, and the error for which it has no complete run or tables, or None."""
 
 Ended = Callable[[int, "Job", float, KvscopeError | None], None]
-"""Takes how many jobs have ended, and the last one's outcome."""
+"""Takes the number of jobs that have ended, and the outcome of the last."""
 
 FREEZE = gc.freeze  # kept here, since vLLM's own calls of it later do nothing
 

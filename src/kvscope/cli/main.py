@@ -48,7 +48,7 @@ COMMANDS = {
     190: doctor.doctor,
     200: shipped.shipped,
 }
-"""kvscope's own commands by their place in `kvscope --help`; others name theirs (`order`)."""
+"""kvscope's own commands by their place in `kvscope --help`; other commands have an `order`."""
 
 GROUP = "kvscope.command"
 

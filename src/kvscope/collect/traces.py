@@ -35,7 +35,7 @@ __all__ = [
 
 GROUP = "kvscope.trace"
 Account = dict[str, dict[str, Any]]
-"""Of each oracle `violations`, the `first` in words, and `looked`: how often it applied."""
+"""For each oracle, `violations`, the `first` in words, and `looked`: how often it applied."""
 Slice = tuple[str, str, int, int]
 """Track and name, start and end in ns since the run's start."""
 

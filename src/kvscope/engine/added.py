@@ -15,7 +15,9 @@ from kvscope.tables.added import AddedTable, added_tables
 from kvscope.tables.added_values import blamed, words_of
 
 Seconds = Callable[[int], float]
-"""Seconds since the start of the repeat, of an instant of the engine's clock in nanoseconds."""
+"""Converts an instant of the engine's clock in nanoseconds to seconds since the start of the
+repeat.
+"""
 
 
 class RowRecorder(Recorder, ABC):

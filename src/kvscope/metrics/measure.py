@@ -62,7 +62,7 @@ def is_of_time(unit: str) -> bool:
 
 
 SOURCES: list[Callable[[], Iterable[Measure]]] = []
-"""Functions that give all measures: `study_metrics`, which computes the last of them, adds its."""
+"""Functions that give all measures; `study_metrics` adds the function of its own measures."""
 
 
 def measures() -> dict[str, Measure]:

@@ -68,7 +68,7 @@ class Overflow(Option):
     """
 
     only_action: ClassVar[str | None] = None
-    """The name of its action, where it has but one; it is not inherited."""
+    """The name of its only action; None if it has several. It is not inherited."""
     resumes_at_once: ClassVar[bool] = False
     """Whether victims resume in the pass that admits them, instead of waiting for copies."""
     stages_passes: ClassVar[bool] = False
@@ -77,7 +77,7 @@ class Overflow(Option):
     orders_jobs: ClassVar[bool] = False
     """Whether its connector orders jobs, copies beside the passes: its runs have their table."""
     stores_outputs: ClassVar[bool] = True
-    """Of one that does: whether jobs store blocks of outputs, too, not of prompts alone."""
+    """Whether its jobs also store blocks of outputs, and not only of prompts."""
 
     victim: Annotated[Whom, Label("victim", "victim {}")] = LAST
 

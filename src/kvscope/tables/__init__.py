@@ -61,8 +61,9 @@ HOST_TABLES = (
 )
 OF_PREFIX_CACHE = (HITS, EVICTIONS)
 OF_SOME_RUNS = (*OF_PREFIX_CACHE, KV_GROUPS, LAYERS)
-"""Of these, those that a run may lack: without a prefix cache, of an earlier version or an engine
-other than vLLM's, or without times of layers."""
+"""Tables among these that a run may lack: without a prefix cache, of an earlier version or an
+engine other than vLLM's, or without times of layers.
+"""
 NSYS_TABLES = (NVTX_RANGES, CUDA_API, GPU_KERNELS, GPU_MEMCPYS)
 KV_TABLES = (KV_EVENTS, KV_KERNELS)
 ANALYSIS_TABLES = (METRICS, REPEAT_METRICS)

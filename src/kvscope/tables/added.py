@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # the workflow, which reads no table, does without
 
 GROUP = TABLES_OF_OTHERS
 KEYS = ["repeat", "step"]
-"""What the keys of a table begin with, so that its rows are those of a pass of a repeat."""
+"""First keys of a table, so that its rows belong to a pass of a repeat."""
 
 
 class NoTable(BadInput):

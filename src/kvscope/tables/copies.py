@@ -17,9 +17,9 @@ if TYPE_CHECKING:  # planning, which reads no table, does without
 OUT, IN = DIRECTIONS = ("out", "in")
 """To the host, and back to the device."""
 KV, INPUTS = KINDS = ("kv", "activations")
-"""What is copied: K and V, or the inputs of attention that they can be rebuilt from."""
+"""Contents of a copy: K and V, or the inputs of attention that they can be rebuilt from."""
 HOST_CLOCK, DEVICE_CLOCK, VIRTUAL_CLOCK, LOG = CLOCKS = ("host", "device", "virtual", "log")
-"""What the seconds of a copy were counted by; `log`: taken from a published one."""
+"""Clocks by which a copy is timed; `log`: a time from a published log."""
 
 FASTEST_BYTES_PER_S = 2e12
 """Upper bound: no host link and no host memory reaches this bandwidth."""

@@ -38,7 +38,7 @@ MEANINGS = {
 ALL = frozenset(MEANINGS)
 
 OWN = frozenset({PASSES, CLOCK, TOKEN_IDS, WORKLOAD, SETTINGS})
-"""What every run has that kvscope made, whatever its engine."""
+"""Evidence of every run that kvscope made, whatever its engine."""
 
 
 def of_recording(server: Mapping[str, Any]) -> frozenset[str]:

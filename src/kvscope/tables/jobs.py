@@ -48,4 +48,4 @@ COLUMNS = (
 )
 """The columns of a table of jobs. A store copies out of the KV cache, a load into it."""
 JOBS = Table("jobs", "one copy beside the passes", COLUMNS)
-"""Without a row, the jobs of a run that has no table of them."""
+"""A table without rows, for a run that has no table of jobs."""

@@ -32,7 +32,7 @@ class KvKind:
     keeps_all = True
     """Whether a request's blocks are those of its tokens."""
     keeps_state = False
-    """Whether it keeps one state a request instead of something of each token."""
+    """Whether it keeps one state per request instead of a content for each token."""
     window = ""
     """The attribute of vLLM's spec with the tokens that attention is limited to; '' without."""
 

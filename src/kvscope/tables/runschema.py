@@ -60,7 +60,7 @@ class _NotNull:
 
 T = TypeVar("T")
 Absent = Annotated[T | None, _NotNull()]
-"""The value of a key that may be absent, then None, but never null."""
+"""The value of a key that may be absent, which is then None, but never null."""
 
 COMPLETE, FAILED = "complete", "failed"
 """The states of a run."""
@@ -388,4 +388,4 @@ class RunRecord(Record):
 
 
 NO_RECORD = RunRecord.model_construct(experiment_id="", status=FAILED, files={})
-"""Of an experiment without run.json."""
+"""The record of an experiment without run.json."""

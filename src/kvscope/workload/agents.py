@@ -25,7 +25,9 @@ from kvscope.workload.blocks import BlockTrace, Row, block_ids, seconds, whole_n
 from kvscope.workload.script import Text, Texts, Turn, cut, length
 
 LOCAL, GLOBAL, OWN = range(3)
-"""The first number of a text's key: of a conversation's block, of any one's, of a request alone."""
+"""The first number of a text's key: a block of a conversation, a shared block, or a single
+request's text.
+"""
 SUBAGENT = "subagent"
 DEEPEST = 100  # sub-agents within sub-agents
 

@@ -20,7 +20,7 @@ from kvscope.workload.script import Text, Turn
 from kvscope.workload.time_unit import TimeUnit, per_second, refuse_ambiguous, unless_effective
 
 BLOCKS, OUTPUTS = range(2)
-"""The first number of the key of a block's text, and of what a request generates."""
+"""The first number of a text's key: a block, or the output of a request."""
 
 
 class Mooncake(BlockTrace):

@@ -12,7 +12,7 @@ from kvscope.api.oracles import oracle, run_tables
 from kvscope.api.tables import copies, evidence
 
 ORDER = 341
-"""Place of the first one on the checklist: behind the oracles of other copies."""
+"""Place of this package's first oracle on the checklist: after the oracles of other copies."""
 
 
 def job_malformed(run: run_tables.RunTables) -> oracle.Violations:

@@ -30,9 +30,9 @@ BATCHING = {
     "chunked": ("batching=chunked", "batching.chunk_tokens=192"),
 }
 FULL_HOST = {("native", "mixed", 4, 3), ("native_full", "mixed", 4, 1)}
-"""Here the host drops blocks, and a request is loaded or stored again later."""
+"""Settings with which the host drops blocks, and a request is loaded or stored again later."""
 LOADS_FIRST = {("native_full", "prefill_first", 2, 0), ("native_full", "prefill_first", 2, 3)}
-"""Here a schedule finds no prompt to prefill, and has begun loads before requests go on."""
+"""Settings with which a schedule finds no prompt to prefill after it has begun loads."""
 
 
 def is_shown(overflow: str, batching: str, oversubscription: int, seed: int) -> bool:

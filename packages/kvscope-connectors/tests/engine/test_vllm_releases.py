@@ -39,7 +39,7 @@ CASES = {
     "native, device=dry": [word for word in NATIVE if not word.startswith("device")] + [*DRY],
 }
 FULL_HOST = "native, a full host"
-"""Here releases differ: since 0.33 vLLM drops the last blocks of a request first."""
+"""Settings with which releases differ: since 0.33 vLLM drops the last blocks of a request first."""
 JOBS = "offload_jobs"
 ALL = CASES | {FULL_HOST: words_of("native", "mixed", 4, 3)}
 

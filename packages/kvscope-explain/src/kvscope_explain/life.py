@@ -42,7 +42,7 @@ SHORTEST_S = 1e-9
 """Shortest stretch; below it is the rounding of two instants."""
 Events = list[dict[Hashable, Any]]
 USEFUL = (PREFILLED, DECODED)
-"""The kinds that a request would have if it were alone."""
+"""The kinds that a request would have without other requests."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ REQUEST_FIELDS = {
     "queued": "queued_s",
     "recomputed": "recomputed_tokens",
 }
-"""Fields of a request on the page, and their columns; the last three are not of `requests`."""
+"""Fields of a request on the page, and their columns; the last three are from other tables."""
 
 
 def windows_of(study: StudyData) -> list[dict[str, Any]]:

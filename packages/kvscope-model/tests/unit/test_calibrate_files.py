@@ -22,7 +22,7 @@ FITTED = SimpleNamespace(lines=lambda: ["a table"])
 PUBLISHED = SimpleNamespace(
     calibrate=lambda _: FITTED, write_errors=lambda _, path: files.write_text(path, "errors: {}")
 )
-"""Published times that are fitted in no time."""
+"""Published times that are fitted quickly."""
 WORDS = (
     *("device=modeled", "device.hardware=a100-40gb", "workload=zipf", "workload.num_requests=8"),
     *("batching=chunked", "overflow=swap", "cache.blocks=80", "seed=3"),

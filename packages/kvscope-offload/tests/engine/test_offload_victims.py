@@ -22,7 +22,9 @@ ACTIONS = core.ACTIONS | {
 }
 CASES = [*product(VICTIMS, BATCHING, ACTIONS)]
 WAITED = "first", "chunked", "native"
-"""Here a schedule that gives no tokens preempts the only request that runs, and loads another."""
+"""Settings with which a schedule without tokens preempts the only running request, and loads
+another.
+"""
 
 
 def marks(victim: str, batching: str, action: str) -> list[pytest.MarkDecorator]:

@@ -116,7 +116,9 @@ def read(window: Window) -> Replayed:
 
 
 Told = Mapping[str, Mapping[int, int]]
-"""Further columns of the requests of a pass: of each column, a count of those that have one."""
+"""Further columns of the requests of a pass: for each column, the counts of the requests that have
+one.
+"""
 
 
 def _tentative(told: Told) -> Mapping[int, int]:

@@ -29,7 +29,7 @@ SIZES = (
     *("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads"),
     *("num_key_value_heads", "head_dim", "intermediate_size", "vocab_size"),
 )
-"""Keys of a config.json that identify the model, where it has them."""
+"""Keys of a config.json that identify the model, if present."""
 Row = dict[str, Any]
 
 

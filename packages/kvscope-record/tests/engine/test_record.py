@@ -73,12 +73,13 @@ SAID = {
     "overlapping": "kvscope: aborts: 1 request(s) had stop strings, and may have ended by one: "
     "vLLM finds it outside its engine, and aborts the request there\n",
 }
-"""What `collect` says of a recording."""
+"""Messages of `collect` about a recording."""
 PINNED, OTHERS = pinned("cpu.txt"), pinned("vllm.txt")
 OF_PINNED = ("offloading", "speculating")
-"""Ways of the pinned version alone, the last ones: vLLM makes no engine after a speculating one."""
+"""Ways of the pinned version alone, which run last: vLLM makes no engine after a speculating one.
+"""
 REPRESENTATIVE = ("0.27", "0.33")
-"""Of OTHERS: the first, before the plan of the cache changed, and the last."""
+"""The first of OTHERS, from before the plan of the cache changed, and the last."""
 
 
 @dataclass(frozen=True)

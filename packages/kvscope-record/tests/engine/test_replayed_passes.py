@@ -31,7 +31,7 @@ SERVED = (
 )
 ROOM = {"ample": 2000, "scarce": 60}
 ARRIVALS = {"all_at_once": "all_at_once", "trace": "passes"}
-"""How the requests came, and how those of the study do, so that times do not matter."""
+"""Arrivals of the requests, and of those of the study, such that times do not matter."""
 Passes = list[tuple[Any, ...]]
 
 

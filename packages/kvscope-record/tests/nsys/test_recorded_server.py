@@ -34,7 +34,7 @@ llm.generate(prompts, SamplingParams(max_tokens=12, ignore_eos=True, detokenize=
              use_tqdm=False)
 print("served", flush=True)
 """
-"""Serves a few requests, as its user's program."""
+"""A user's program that serves a few requests."""
 WAITS = "\nimport time\ntime.sleep(600)\n"
 
 

@@ -35,7 +35,7 @@ FACTS: dict[str, Any] = {
     **{"data_parallel_rank": 0, "device": "cuda", "model": LLAMA},
 }
 PROMPTS = {0: ("ab", 40), 1: ("abc", 48), 2: ("", 9), 3: ("abcd", 70), 4: ("x", 16)}
-"""Of each request the full blocks of its prompt, a letter each, and its tokens."""
+"""Prompt and tokens of each request: a letter for each full block of the prompt, and a number."""
 OUTPUTS = {0: 3, 1: 2, 2: 5, 3: 1, 4: 0}
 ARRIVALS_NS = {0: 10**9, 1: 10**9 + 7, 2: 2 * 10**9, 3: 2_500_000_001, 4: 3 * 10**9}
 ABORTED = (3, 4)

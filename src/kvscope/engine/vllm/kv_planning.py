@@ -54,7 +54,7 @@ MOST_BLOCKS = 10_000_000
 """vLLM's scheduler has an object for each block: of so many they take a gigabyte or two."""
 
 NOT_IMPORTED = "failed to be inspected"
-"""In vLLM's error of a model whose code it cannot import."""
+"""Words of vLLM's error for a model whose code it cannot import."""
 
 LONGEST = 400  # characters of a reason: vLLM lists all models and methods that it knows
 

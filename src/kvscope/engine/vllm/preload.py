@@ -9,7 +9,7 @@ ENGINE = (
 )
 """The modules of any engine."""
 CPU_WORKER = "vllm.v1.worker.cpu_worker"
-"""It replaces torch's functions for GPUs in the whole process that imports it."""
+"""Importing it replaces torch's functions for GPUs in the whole process."""
 GPU_WORKER = "vllm.v1.worker.gpu_worker"
 
 

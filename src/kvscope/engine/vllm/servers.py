@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any
 
 LOGGER = "vllm.kvscope"
-"""A logger whose words vLLM shows, as those of all of its own."""
+"""A logger whose messages vLLM shows like its own."""
 
 SCHEDULERS = (
     "vllm.v1.core.sched.scheduler.Scheduler",

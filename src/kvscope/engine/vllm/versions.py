@@ -15,9 +15,9 @@ class Uses(NamedTuple):
     recordings: bool
     """`kvscope record` records its servers: `make test-versions`."""
     schedules: bool = False
-    """It schedules where nothing is computed: devices without a worker, and `kvscope bytes`."""
+    """Schedules without a worker: on devices that compute nothing, and for `kvscope bytes`."""
     engines: bool = False
-    """It is the engine of every device: `envs/cpu.txt` and `envs/cuda.txt` pin it."""
+    """Runs on every device: `envs/cpu.txt` and `envs/cuda.txt` pin it."""
 
 
 RELEASES: Mapping[str, Uses] = {
@@ -25,7 +25,7 @@ RELEASES: Mapping[str, Uses] = {
     "0.32": Uses(recordings=True, schedules=True, engines=True),
     "0.33": Uses(recordings=True, schedules=True),
 }
-"""By release, the oldest first; `envs/vllm.txt` pins those that are not the environment's."""
+"""Releases of vLLM, oldest first; `envs/vllm.txt` pins those that the environment does not have."""
 
 RECORDED = tuple(name for name, uses in RELEASES.items() if uses.recordings)
 SCHEDULING = tuple(name for name, uses in RELEASES.items() if uses.schedules)

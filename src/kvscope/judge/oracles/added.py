@@ -16,7 +16,7 @@ from kvscope.tables.oracle import Violations
 from kvscope.tables.run_view import RunView
 
 PRECISION = 1e-9
-"""Two floats are the same within it: sums may be made in another order."""
+"""Relative tolerance for floats: sums may be computed in another order."""
 
 
 def added_differ(run: RunTables) -> Violations:

@@ -14,7 +14,7 @@ TICK_S = 0.010
 COPY_S = 20e-6
 """Bound of the CPU time of a copy's stopwatch, which earlier versions counted with the copy."""
 PARTS = ("start_engine", "warm_up", "repeats", "total")
-"""What timings_s has of every run."""
+"""Keys of timings_s in every run."""
 OTHERS = ("cpu_s", "thread_cpu_s", "apart_s", "copy_cpu_s")
 
 

@@ -20,7 +20,9 @@ from kvscope.tables.oracle import NONE, Violations
 STOPWATCH_S, STOPWATCH_SHARE = 20e-6, 0.10
 """Allowed difference between the inner and the outer timing of one copy."""
 ENOUGH, FASTER = 5, 3.0
-"""Copies of a kind whose fastest can be compared, and by how much it may exceed the warm-up's."""
+"""Fewest copies of a kind that are compared, and the allowed ratio of their fastest to the
+warm-up's.
+"""
 MOST = 0.5
 """Share of the copies of one direction that must exceed it: an interrupt may hit a single copy.
 

@@ -8,7 +8,7 @@ from kvscope.tables.oracle import NONE, Need, Oracle, Violations
 from kvscope.tables.runschema import ComparisonRecord, RunRecord
 
 WIDEST = 0.03
-"""No type has a wider tolerance than bfloat16."""
+"""Tolerance of bfloat16, the widest of all types."""
 
 
 def attention_differs(record: RunRecord) -> Violations | None:

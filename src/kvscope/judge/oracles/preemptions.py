@@ -13,7 +13,7 @@ from kvscope.plan.policy import Overflow
 from kvscope.tables.oracle import Violations
 
 PREDICTED = ["tokens", "policy", "refused", "predicted_s"]
-"""What a prediction is compared by."""
+"""Columns by which a prediction is compared."""
 
 
 def prediction_wrong(run: RunTables) -> Violations | None:

@@ -17,7 +17,7 @@ from kvscope.tables.oracle import Violations
 from kvscope.tables.run_data import of_repeat
 
 TOLERANCE_S = 50e-9
-"""Every wait ends on a whole nanosecond, and the times of a pass are sums of some."""
+"""Rounding: every wait ends on a whole nanosecond, and the times of a pass are sums of several."""
 
 
 def computes_nothing(run: RunTables) -> bool:

@@ -26,7 +26,7 @@ OPTIONAL = {
 }
 """Columns that a run may lack altogether."""
 MOST = 3
-"""Columns that are named where several differ."""
+"""Number of columns that are named if several differ."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from kvscope.tables.evidence import (
 )
 
 CACHED = (ORDER, PREFIXES, BLOCKS)
-"""What the contents of the prefix cache follow from."""
+"""Evidence from which the contents of the prefix cache follow."""
 
 Needs = Mapping[str, Collection[str]]
 

@@ -27,7 +27,7 @@ class Block:
 
 
 Evicted = tuple[int, Content, int]
-"""What left the prefix cache: the block's number, its content, and how often it was found."""
+"""A block that left the prefix cache: its number, its content, and how often it was found."""
 
 
 class Pool:

@@ -58,7 +58,7 @@ KEYS: Mapping[str, int] = {
     "hits": 3,
     "evictions": 4,
 }
-"""How many of the columns name a row."""
+"""Number of the first columns that name a row."""
 _COST = COLUMNS["preemptions"].index("cost_s")
 
 

@@ -23,7 +23,7 @@ from kvscope.tables.evidence import JOBS, TOKEN_IDS
 TOLERANCE_S = 1e-6
 """Tolerance of comparisons between times that were computed in two ways."""
 Content = tuple[str, int, int]
-"""What a cached block has: of which request, at which place, computed in which pass."""
+"""Content of a cached block: its request, its position there, and the pass that computed it."""
 
 
 class Known(NamedTuple):

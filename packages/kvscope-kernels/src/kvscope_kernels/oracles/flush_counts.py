@@ -111,7 +111,7 @@ class FlushCounts:
         return beyond[~self.in_context(beyond)]
 
     def cells(self, reads: Int64s) -> tuple[Int64s, Int64s]:
-        """Those of the reads at these places that have a slot and a traced head, and their cells.
+        """The reads at these places that have a slot and a traced head, and their cells.
 
         Cells are numbered by head, then K or V, then slot.
         """
