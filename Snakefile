@@ -30,6 +30,8 @@ try:
         PLAN = stages.read_plan(OPTIONS, RESULTS)
 except KvscopeError as error:
     raise WorkflowError(str(error)) from None
+except KeyboardInterrupt:
+    raise WorkflowError("interrupted before the study was planned") from None
 
 STUDY = PLAN["study"]
 # On a cluster as many as may be in packs at a time, else as many as this machine runs at a time.
