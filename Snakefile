@@ -58,10 +58,12 @@ include: "workflow/rules/run.smk"
 include: "workflow/rules/report.smk"
 
 
+# The crate is written last: a page without it may be that of `onerror`.
 rule all:
     default_target: True
     input:
         f"results/studies/{STUDY}/report.html",
+        f"results/studies/{STUDY}/ro-crate-metadata.json",
 
 
 # `kvscope run` keeps a finished run, unless a new measurement is requested: by -F, -R or -f.
