@@ -30,6 +30,8 @@ try:
         PLAN = stages.read_plan(OPTIONS, RESULTS)
 except KvscopeError as error:
     raise WorkflowError(str(error)) from None
+except KeyboardInterrupt:
+    raise WorkflowError("interrupted before the study was planned") from None
 
 STUDY = PLAN["study"]
 # On a cluster as many as may be in packs at a time, else as many as this machine runs at a time.
@@ -56,10 +58,12 @@ include: "workflow/rules/run.smk"
 include: "workflow/rules/report.smk"
 
 
+# The crate is written last: a page without it may be that of `onerror`.
 rule all:
     default_target: True
     input:
         f"results/studies/{STUDY}/report.html",
+        f"results/studies/{STUDY}/ro-crate-metadata.json",
 
 
 # `kvscope run` keeps a finished run, unless a new measurement is requested: by -F, -R or -f.

@@ -25,9 +25,12 @@ def ended(job: batch.Job) -> KvscopeError | None:
     return None
 
 
-def jobs(place: Path) -> list[batch.Job]:
-    planned = expand(None, ["device=dry", "seed=1,2,3,4"], CONFIG).experiments
-    return [batch.Job(point.experiment, place / str(point.experiment.seed)) for point in planned]
+def jobs(place: Path, device: str = "device=dry", tables: bool = False) -> list[batch.Job]:
+    planned = expand(None, [device, "seed=1,2,3,4"], CONFIG).experiments
+    return [
+        batch.Job(point.experiment, place / str(point.experiment.seed), tables=tables)
+        for point in planned
+    ]
 
 
 def test_a_lost_fork_costs_its_experiment_alone(
@@ -56,3 +59,28 @@ def test_an_error_of_a_fork_keeps_its_words_and_exit_code(
     with Line(io.StringIO()) as line:
         (error, *_) = batch.run(jobs(tmp_path)[:1], line).values()
     assert str(error).startswith(f"{tmp_path}: cannot be written (No space left on device)")
+
+
+def test_a_lost_fork_costs_the_tables_of_its_experiment_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kvscope.run import campaign
+
+    def make_tables(directory: Path, perfetto: bool) -> None:
+        if directory.name == "2":
+            os.kill(os.getpid(), signal.SIGKILL)
+        (directory / "made").touch()
+
+    monkeypatch.setattr(
+        campaign, "measure", lambda wanted, *_: {w.experiment.id: None for w in wanted}
+    )
+    monkeypatch.setattr(batch, "make_tables", make_tables)
+    monkeypatch.setattr(batch, "_measured_s", lambda _: 0.0)
+    four = jobs(tmp_path, "device=cpu", tables=True)
+    for job in four:
+        job.directory.mkdir()
+    with Line(io.StringIO()) as line:
+        errors = [*batch.run(four, line).values()]
+    assert [type(error) for error in errors] == [type(None), KvscopeError, type(None), type(None)]
+    assert "its records are kept" in str(errors[1])
+    assert [path.parent.name for path in sorted(tmp_path.glob("*/made"))] == ["1", "3", "4"]

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from kvscope.base import processes
 from tests.ending import ENDS, assert_all_end, names
 
 ROOT = Path(__file__).parents[2]
@@ -147,3 +148,18 @@ def test_every_process_is_started_so_that_it_ends_with_this_one():
             given = [ast.unparse(k.value) for k in call.keywords if k.arg == "preexec_fn"]
             ends = TIES & {*given} or name in TIED_OTHERWISE
             assert ends, f"{path}:{call.lineno} may outlive kvscope"
+
+
+def test_an_interrupt_stays_one_where_a_library_makes_an_error_of_it():
+    def library() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt as interrupt:
+            raise ValueError("error calling a function") from interrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), processes.interrupts_kept():
+        library()
+    with pytest.raises(ValueError, match="another"), processes.interrupts_kept():
+        raise ValueError("another")
+    assert signal.getsignal(signal.SIGINT) is before

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -258,3 +259,36 @@ def test_a_settled_directory_is_known_without_a_change(tmp_path):
     assert attempts.is_settled(tmp_path)
     (tmp_path / RUN_DONE).write_text("another\n")
     assert not attempts.is_settled(tmp_path)
+
+
+@pytest.mark.parametrize("name", [RUN_DONE, MEASURE_AGAIN, "experiment.yaml"])
+def test_what_a_process_was_writing_as_it_was_killed_is_removed(name, tmp_path):
+    """A process that writes locks its file, which is therefore left alone."""
+    attempts.settle(measured(tmp_path, "good"))
+    (tmp_path / f".{name}.0123abcd.tmp").touch()
+    assert not attempts.is_settled(tmp_path)
+    with atomic_path(tmp_path / "experiment.yaml") as temporary:
+        attempts.settle(tmp_path)
+        assert list(tmp_path.glob(".*.tmp")) == [temporary]
+        assert attempts.is_settled(tmp_path)
+        temporary.write_text("good experiment.yaml")
+    assert content_of(tmp_path) == {"good"}
+    assert not list(tmp_path.glob(".*.tmp"))
+
+
+def test_a_request_stays_until_the_attempt_at_it_is_removed(tmp_path, monkeypatch):
+    """A process was killed while it removed the attempt."""
+    attempts.settle(measured(tmp_path, "good"))
+    attempts.request_again(tmp_path)
+    attempts.settle(measured(tmp_path, "bad", "failed"))
+
+    def dying(path: Path) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched, suppress(Killed):
+        patched.setattr(shutil, "rmtree", dying)
+        attempts.withdraw_request(tmp_path)
+    assert attempts.is_requested(tmp_path)
+    attempts.withdraw_request(tmp_path)
+    assert not (tmp_path / ATTEMPT).exists()
+    assert not attempts.is_requested(tmp_path)

@@ -458,6 +458,19 @@ def test_a_finished_study_is_a_research_object(finished):
         assert file["sha256"] == sha256_of(home / name)
 
 
+def test_a_page_that_an_interrupted_call_left_is_not_the_end_of_the_study(finished):
+    before = finished.measurements()
+    (marker,) = finished.page().parent.glob("*.done")
+    crate = finished.page().with_name("ro-crate-metadata.json")
+    marker.unlink()
+    crate.unlink()
+    done = finished.snakemake()
+    assert done.returncode == 0, done.stdout
+    assert marker.exists()
+    assert crate.exists()
+    assert finished.measurements() == before
+
+
 def assert_times_are_in_order(crate: ROCrate) -> None:
     """The experiments end before their report begins, all within the workflow; then the crate."""
     workflow, *experiments, report = crate.root_dataset["mentions"]

@@ -1,12 +1,13 @@
 """Atomic writes: a reader sees the old content of a file or the new one, never a part."""
 
+import fcntl
 import json
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,8 @@ def check_name(name: Any, what: str) -> str:
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success fsync the file and rename it to `path`.
 
-    The temporary file is removed if the block raises. The file gets the permissions that the umask
+    The temporary file is removed if the block raises; it is locked, so that others see whether its
+    process was killed (`remove_temporaries`). The file gets the permissions that the umask
     allows. CannotWrite names the path and the system's reason if the file cannot be written;
     BadInput refuses a device or a pipe, which a file would replace.
     """
@@ -52,9 +54,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=TEMPORARY)
     except OSError as error:
         raise CannotWrite(path, error) from None
-    os.close(handle)
     temporary = Path(name)
     try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
@@ -64,6 +67,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         raise CannotWrite(path, error) from None
     finally:
         temporary.unlink(missing_ok=True)
+        os.close(handle)
 
 
 def umask() -> int:
@@ -104,10 +108,24 @@ def remove(path: Path) -> None:
         raise CannotWrite(path, error) from None
 
 
-def remove_temporaries(directory: Path, of: str = "*") -> None:
-    """Remove temporary files (of the file name `of`) that a killed process left in `directory`."""
-    for path in directory.glob(f".{of}.*{TEMPORARY}"):
+def remove_temporaries(directory: Path) -> None:
+    """Remove the temporary files that killed processes left in `directory`."""
+    for path in abandoned_temporaries(directory):
         remove(path)
+
+
+def abandoned_temporaries(directory: Path) -> list[Path]:
+    """The temporary files in `directory` that no process writes."""
+    return [path for path in directory.glob(f".*.*{TEMPORARY}") if _is_unlocked(path)]
+
+
+def _is_unlocked(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:  # in use, removed meanwhile, or of another user
+        return False
+    return True
 
 
 def write_text(path: Path, text: str) -> None:

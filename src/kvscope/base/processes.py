@@ -144,7 +144,7 @@ def signals_later() -> Iterator[None]:
     Python drops what is raised as it forks; and what is raised as futures are locked leaves them
     locked, so that the end of their pool waits for ever.
     """
-    if threading.current_thread() is not threading.main_thread():  # has no signals
+    if not _in_main_thread():
         yield
         return
     came: list[int] = []
@@ -188,7 +188,7 @@ def exit_on_signals() -> Iterator[None]:
     def stop(number: int, _frame: Any) -> None:
         raise SystemExit(128 + number)
 
-    if threading.current_thread() is not threading.main_thread():  # has no signals
+    if not _in_main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in ENDING}
@@ -200,6 +200,39 @@ def exit_on_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def interrupts_kept() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGINT, also where a library makes an error of its own of it.
+
+    pydantic does, for one, in a serializer.
+    """
+    came = False
+
+    def interrupt(_number: int, _frame: Any) -> None:
+        nonlocal came
+        came = True
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or not _in_main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except Exception:
+        if came:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _in_main_thread() -> bool:
+    """Whether this is the thread that alone has signals."""
+    return threading.current_thread() is threading.main_thread()
 
 
 def kill(process: "subprocess.Popen[Any]") -> None:

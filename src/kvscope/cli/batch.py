@@ -34,6 +34,8 @@ Outcome = tuple["Job", float, KvscopeError | None]
 Ended = Callable[[int, "Job", float, KvscopeError | None], None]
 """Takes the number of jobs that have ended, and the outcome of the last."""
 
+TABLES_LOST = "the process that made its tables was killed; run this again, its records are kept"
+
 FREEZE = gc.freeze  # kept here, since vLLM's own calls of it later do nothing
 
 
@@ -174,13 +176,21 @@ def _make_all_tables(jobs: Sequence[Job], line: Line) -> Failures:
     import kvscope.metrics.experiment  # noqa: F401
 
     failures: Failures = {}
+    lost: list[Job] = []
     jobs = sorted(jobs, key=lambda job: -_size_bytes(job.directory))  # the longest first
     cores = len(os.sched_getaffinity(0))
     with processes.forks(max(1, min(cores, len(jobs)))) as pool:
-        errors = pool.map(_tables_error, [job.directory for job in jobs])
-        for number, (job, error) in enumerate(zip(jobs, errors, strict=True), 1):
+        futures = [pool.submit(_tables_error, job.directory) for job in jobs]
+        for number, (job, future) in enumerate(zip(jobs, futures, strict=True), 1):
+            try:
+                failures[job.experiment.id] = future.result()
+            except BrokenProcessPool:
+                lost.append(job)
+                failures[job.experiment.id] = KvscopeError(TABLES_LOST)
             line.show(f"tables and metrics, {number} of {len(jobs)}")
-            failures[job.experiment.id] = error
+    if len(jobs) > 1:  # one of them may have ended the others
+        for job in lost:
+            failures |= _make_all_tables([job], line)
     return failures
 
 

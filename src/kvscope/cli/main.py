@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from kvscope import __version__
-from kvscope.base import extensions, homes, plugins
+from kvscope.base import extensions, homes, plugins, processes
 from kvscope.base.errors import (
     EXIT_BAD_INPUT,
     EXIT_DONE,
@@ -69,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_BAD_INPUT
     given = parser.parse_args(words)
     try:
-        code = int(given.command(given))
+        with processes.interrupts_kept():
+            code = int(given.command(given))
         sys.stdout.flush()  # a full disk is an error of this command, not of Python's exit
         return code
     except KvscopeError as error:

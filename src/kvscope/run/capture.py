@@ -25,7 +25,7 @@ from kvscope.tables.runfile import NSYS_EXPORT, NSYS_REPORT
 
 EXPORT_LIMIT_S = 900.0
 CAPTURE_LIMIT_S = 120.0
-STREAM = ".qdstrm"
+REPORT, STREAM = ".nsys-rep", ".qdstrm"
 ENTER = ("nsenter", "--user", "--pid", "--mount", "--preserve-credentials")
 ANSWER_LIMIT_S = 30.0
 ENVIRONMENTS = {
@@ -82,12 +82,16 @@ class CaptureSession:
 
         `pid` is that of the command with the prefix. KvscopeError if nsys does not.
         """
-        output = ["--force-overwrite=true", f"--output={trace.absolute()}"]
+        unfinished = trace.absolute().with_name(f"unfinished-{trace.name}")
+        output = ["--force-overwrite=true", f"--output={unfinished}"]
         self._tell(pid, "start", *NO_PERF_EVENTS, *output)
         try:
             yield
         finally:
             self._tell(pid, "stop")
+        for suffix in (STREAM, REPORT):  # whole now, as one of a killed process may not be
+            if unfinished.with_suffix(suffix).exists():
+                unfinished.with_suffix(suffix).replace(trace.with_suffix(suffix))
 
     def _tell(self, pid: int, word: str, *options: str) -> None:
         command = [self._nsys, word, f"--session={self._name}", *options]

@@ -12,7 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from kvscope.base.errors import BadInput, CannotWrite
-from kvscope.base.files import make_directory, remove, remove_temporaries, write_text_if_changed
+from kvscope.base.files import (
+    abandoned_temporaries,
+    make_directory,
+    remove,
+    remove_temporaries,
+    write_text_if_changed,
+)
 from kvscope.tables.runfile import (
     COMPLETE,
     EXPERIMENT_FILE,
@@ -69,7 +75,7 @@ def settle(directory: Path) -> None:
     last, so the next call finishes the work of a process that was killed while it moved files.
     run.done exists if and only if the run is complete. The caller holds the supervisor's lock.
     """
-    remove_temporaries(directory, RUN_DONE)
+    remove_temporaries(directory)
     attempt = directory / ATTEMPT
     ended = _status(attempt)
     if ended == COMPLETE or (ended == FAILED and not is_complete(directory)):
@@ -84,7 +90,7 @@ def settle(directory: Path) -> None:
 
 def is_settled(directory: Path) -> bool:
     """Whether `settle` would change nothing; the recorded files are not read for this."""
-    if (directory / ATTEMPT / RUN_FILE).exists():
+    if (directory / ATTEMPT / RUN_FILE).exists() or abandoned_temporaries(directory):
         return False
     done = directory / RUN_DONE
     if _status(directory) != COMPLETE:
@@ -147,8 +153,8 @@ def request_again(directory: Path) -> None:
 def withdraw_request(directory: Path) -> None:
     """Withdraw the request for a new measurement, and remove a failed attempt at it."""
     if is_requested(directory):
-        remove(directory / MEASURE_AGAIN)
         remove(directory / ATTEMPT)
+        remove(directory / MEASURE_AGAIN)  # last: without a request the attempt would stay
 
 
 def is_requested(directory: Path) -> bool:
