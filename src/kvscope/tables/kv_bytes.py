@@ -48,11 +48,12 @@ class RankPlan:
 class KvPlan:
     """vLLM's plan for one model, memory and platform.
 
-    All groups share one pool of `blocks` blocks; `ranks` has a rank of each pipeline stage, of which
-    the one with the fewest blocks decides. `capacity_tokens` and
-    `max_concurrency` are what vLLM logs as it starts. `longest` are the blocks of each group that a request of `max_model_len` may hold; `held` has an
-    entry for each length that was asked for, None where no such request can run. `weights` are the parameters that each token is
-    multiplied with. `refused` is why a server with such blocks does not start on this platform.
+    All groups share one pool of `blocks` blocks; `ranks` has a rank of each pipeline stage, of
+    which the one with the fewest blocks decides. `capacity_tokens` and `max_concurrency` are what
+    vLLM logs as it starts. `longest` are the blocks of each group that a request of `max_model_len`
+    may hold; `held` has an entry for each length that was asked for, None where no such request can
+    run. `weights` are the parameters that each token is multiplied with. `refused` is why a server
+    with such blocks does not start on this platform.
     """
 
     model: str

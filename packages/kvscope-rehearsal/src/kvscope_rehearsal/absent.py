@@ -50,7 +50,7 @@ def nothing(name: str) -> type:
 class _Absent(ModuleType):
     """A module without content."""
 
-    __path__: list[str] = []
+    __path__: Any = ()
     __version__ = "0.0"
 
     def __getattr__(self, name: str) -> Any:
@@ -71,7 +71,7 @@ class Finder:
         """The spec of a module of an absent package; None for any other."""
         if fullname.partition(".")[0] not in self.names:
             return None
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)  # type: ignore[arg-type]
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         """An empty module."""

@@ -48,9 +48,7 @@ class Gpus:
     processors: int = 4
 
 
-def make_node(
-    directory: Path, gpus: Gpus, vllm_version: str, platform: str = REHEARSED
-) -> None:
+def make_node(directory: Path, gpus: Gpus, vllm_version: str, platform: str = REHEARSED) -> None:
     """Make a directory a node with these GPUs; `vllm_version` is that of the vLLM installed.
 
     `platform` is the plug-in of vLLM's platform: of a rehearsal, or of plans that compute nothing.

@@ -101,4 +101,3 @@ def _put_operators(known: Any) -> None:
             raise
 
     _OpNamespace.__getattr__ = look  # type: ignore[method-assign]
-

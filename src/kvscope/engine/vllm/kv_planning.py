@@ -166,16 +166,14 @@ def plan(
 
 def _ranks(made: PlanningExecutor) -> Iterator[RankPlan]:
     """The plan of a rank of each pipeline stage."""
-    for stage, memory_bytes, cache in zip(
-        made.stages, made.memory_bytes, made.caches, strict=True
-    ):
+    for stage, memory_bytes, cache in zip(made.stages, made.memory_bytes, made.caches, strict=True):
         layers = sum(len(group.layer_names) for group in cache.kv_cache_groups)
         yield RankPlan(layers, stage.weight_bytes, memory_bytes, cache.num_blocks)
 
 
 def _longest(config: VllmConfig, spec: KVCacheSpec) -> int:
     """Blocks of a group that vLLM counts for a request as long as the server allows."""
-    return -(-spec.max_memory_usage_bytes(config) // spec.page_size_bytes)
+    return -int(-spec.max_memory_usage_bytes(config) // spec.page_size_bytes)
 
 
 def _too_few_states(config: VllmConfig, cache: KVCacheConfig) -> str | None:
@@ -314,13 +312,13 @@ def _weights_of(module: torch.nn.Module) -> int:
     experts = getattr(module, "global_num_experts", 0) or getattr(module, "num_experts", 0)
     taken = getattr(module, "top_k", 0)
     if not (experts and taken and count):
-        return count
+        return int(count)
     hidden = getattr(module, "hidden_size", None)
     inner = getattr(module, "intermediate_size_per_partition", None)
     if not (isinstance(hidden, int) and isinstance(inner, int)):
-        return count * taken // experts
+        return int(count * taken // experts)
     gated = getattr(getattr(module, "moe_config", None), "is_act_and_mul", True)
-    return taken * (3 if gated else 2) * hidden * inner
+    return int(taken * (3 if gated else 2) * hidden * inner)
 
 
 def _pairs(layer: Any) -> AttentionLayers:

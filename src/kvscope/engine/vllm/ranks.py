@@ -23,6 +23,7 @@ from vllm.v1.kv_cache_interface import KVCacheSpec
 
 from kvscope.engine.vllm.without_worker import built, kept_by_layers
 
+WITHOUT_MODEL = ("ngram", "ngram_gpu", "suffix")  # methods of speculative decoding
 FAKE = "fake"  # PyTorch's process group that exchanges nothing
 
 
@@ -62,14 +63,11 @@ def stages(config: VllmConfig) -> list[Stage]:
 
 def _models(config: VllmConfig) -> list[torch.nn.Module]:
     """The model, and the draft model of speculative decoding if it has layers of its own."""
-    models = [built(config)]
     drafts = config.speculative_config
-    if drafts is not None and drafts.draft_model_config is not None and drafts.method not in (
-        "ngram",
-        "suffix",
-    ):
-        if drafts.draft_model_config is not config.model_config:
-            models.append(built(_draft_config(config), drafts.draft_model_config))
+    own = drafts.draft_model_config if drafts and drafts.method not in WITHOUT_MODEL else None
+    models = [built(config)]
+    if own is not None and own is not config.model_config:
+        models.append(built(_draft_config(config), own))
     return models
 
 

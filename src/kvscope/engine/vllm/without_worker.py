@@ -4,7 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from vllm.config import ModelConfig, VllmConfig, get_layers_from_vllm_config, set_current_vllm_config
+from vllm.config import (
+    ModelConfig,
+    VllmConfig,
+    get_layers_from_vllm_config,
+    set_current_vllm_config,
+)
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.utils.torch_utils import set_default_torch_dtype

@@ -41,8 +41,7 @@ def gpus() -> dict[str, Gpu]:
     """The GPUs by their short names."""
     try:
         return {
-            name: Gpu.model_validate(entry)
-            for name, entry in documents.load_mapping(FILE).items()
+            name: Gpu.model_validate(entry) for name, entry in documents.load_mapping(FILE).items()
         }
     except ValidationError as error:
         raise BadInput(f"{FILE}: {': '.join(reading.first_fault(error))}") from None

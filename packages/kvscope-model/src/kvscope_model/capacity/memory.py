@@ -1,4 +1,4 @@
-"""Where the memory of a GPU goes before its KV cache: an estimate of what vLLM measures at its start.
+"""The memory of a GPU that is left for its KV cache: an estimate of what vLLM measures.
 
 vLLM gives the KV cache what is left of `gpu_memory_utilization` of the memory after weights, the
 peak of a pass with `max_num_batched_tokens` tokens, CUDA's context and libraries, and, since 0.21,
@@ -31,7 +31,9 @@ class Budget:
         total = math.ceil(self.gpu.memory_bytes * share)
         shape = Shape.of(config)
         self.ranks = [
-            RankMemory(total, stage.weight_bytes, shape.activation_bytes(), OTHER.value_bytes(shape))
+            RankMemory(
+                total, stage.weight_bytes, shape.activation_bytes(), OTHER.value_bytes(shape)
+            )
             for stage in stages
         ]
         return [max(0, rank.kv_bytes) for rank in self.ranks]
@@ -99,7 +101,11 @@ class Shape:
         projections and their product; the sampler has logits of each request in float32 and a
         sorted copy with its indices (`vllm/v1/sample/ops/topk_topp_sampler.py`).
         """
-        layer = self.tokens * self.number_bytes * (4 * self.hidden + 3 * self.inner // self.tensor_ranks)
+        layer = (
+            self.tokens
+            * self.number_bytes
+            * (4 * self.hidden + 3 * self.inner // self.tensor_ranks)
+        )
         sampler = self.requests * self.vocabulary * (4 + 4 + 4 + 8)
         return max(layer, sampler)
 

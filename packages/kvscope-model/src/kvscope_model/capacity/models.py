@@ -1,4 +1,4 @@
-"""The config.json of a model: of config/model, a file, a directory, or the cache of Hugging Face."""
+"""The config.json of a model: of config/model, a file, a directory, or Hugging Face's cache."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _file(word: str) -> Path | None:
-    """The config.json that a word names as a path, or as an id of Hugging Face; None if it is none."""
+    """The config.json that a word names as a path or as an id of Hugging Face, if it does."""
     places = [Path(word), Path(word) / "config.json"]
     if _is_id(word):
         model = _hub() / f"models--{word.replace('/', '--')}"

@@ -1,7 +1,7 @@
 """The process that plans: `python -m kvscope_model.capacity.process DIRECTORY…`.
 
-It reads question.json in each directory and writes answer.json there. vLLM takes the platform of the environment: the
-CPU's, or that of GPUs that are not there (`kvscope_rehearsal`).
+It reads question.json in each directory and writes answer.json there. vLLM takes the platform of
+the environment: the CPU's, or that of GPUs that are not there (`kvscope_rehearsal`).
 """
 
 import json
@@ -56,9 +56,10 @@ class Planning:
 
     def answer(self) -> Answer:
         """The answer; BadInput if there is no plan."""
+        config = json.loads(self.asked["config"])
         refusals: list[BadInput] = []
-        for attempt in published.attempts(self.asked["config"], self.asked["arguments"]):
-            files.write_json(self.directory / "config.json", attempt.config)
+        for attempt in published.attempts(config, self.asked["arguments"]):
+            files.write_text(self.directory / "config.json", json.dumps(attempt.config))
             try:
                 return self._answer(attempt)
             except BadInput as error:

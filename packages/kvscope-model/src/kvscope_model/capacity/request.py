@@ -54,7 +54,8 @@ class Question:
     def as_json(self) -> dict[str, Any]:
         """The question as the process reads it."""
         gpu = self.gpu.model_dump() if self.gpu else None
-        return asdict(self) | {"config": dict(self.config), "gpu": gpu}
+        config = json.dumps(dict(self.config))  # which may hold Infinity, as some published ones
+        return asdict(self) | {"config": config, "gpu": gpu}
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Variant:
 class Answer:
     """vLLM's plan, where the memory of a rank goes, and what was left out to make the plan.
 
-    `refused` is why a server with the arguments does not start; the plan is then that of the longest
+    `refused` is why a server with the arguments does not start; the plan is then for the longest
     requests that fit.
     """
 

@@ -104,9 +104,10 @@ def _mix(text: str) -> "Mix":
 def bytes_(given: argparse.Namespace) -> int:
     """Say what a server has room for on a GPU, as vLLM plans it.
 
-    Needs no weights and no GPU. Whether it starts, requests at once, where the memory goes, the first
-    flag to change; of each KV group: layers, tokens and bytes of a block; and what a preemption
-    costs: bytes to swap, FLOPs to compute tokens again, and which is quicker over which link.
+    Needs no weights and no GPU. Whether it starts, requests at once, where the memory goes, the
+    first flag to change; of each KV group: layers, tokens and bytes of a block; and what a
+    preemption costs: bytes to swap, FLOPs to compute tokens again, and which is quicker over which
+    link.
     """
     if given.picture and given.picture.suffix != ".svg":
         raise BadInput(f"--picture is {str(given.picture)!r} but must end with .svg")
@@ -150,7 +151,9 @@ def _planned(given: argparse.Namespace) -> "tuple[Capacity, Losses]":
     )
     print(f"{name}: vLLM plans its KV cache", file=sys.stderr)
     answer = ask(question)
-    capacity = Capacity(answer, gpu, count, given.tokens, given.mix, settings, models.kv_heads(config))
+    capacity = Capacity(
+        answer, gpu, count, given.tokens, given.mix, settings, models.kv_heads(config)
+    )
     return capacity, Losses(answer.plan, given.tokens, hardware_name, hardware_model, given.links)
 
 
@@ -170,6 +173,4 @@ def _argument(name: str, value: str) -> str:
 
 def _ranks(settings: Mapping[str, str]) -> int:
     """GPUs that the settings ask for."""
-    return math.prod(
-        int(settings[name]) for name in PARALLEL if settings.get(name, "").isdigit()
-    )
+    return math.prod(int(settings[name]) for name in PARALLEL if settings.get(name, "").isdigit())

@@ -89,7 +89,8 @@ class Capacity:
             f"{plan.max_concurrency:.2f} requests of {plan.max_model_len:,} at once"
         )
         if refused and self.answer.refused:
-            return f"It does not start: {refused} With max_model_len={plan.max_model_len} it has {log}."
+            fitted = f"max_model_len={plan.max_model_len}"
+            return f"It does not start: {refused} With {fitted} it has {log}."
         return f"It does not start: {refused}" if refused else f"It starts: {log}."
 
     def differences(self) -> Iterator[str]:
@@ -102,12 +103,12 @@ class Capacity:
                     f"{group.block_tokens:,} tokens: KV groups of one pool have blocks of as many "
                     "bytes, and attention backends take certain sizes"
                 )
-                return
+                break
         heads, ranks = self.kv_heads, int(self.settings.get("tensor_parallel_size") or 1)
         if any("MLA" in group.kind for group in self.plan.groups) and ranks > 1:
             yield "the latent of each token is kept by each of the ranks: it has no heads to divide"
         elif heads and heads < ranks:
-            yield f"{heads} KV heads are kept by {ranks} ranks: each head is there {ranks // heads} times"
+            yield f"{heads} KV heads on {ranks} ranks: each is kept {ranks // heads} times"
         for name in ("max_num_batched_tokens", "max_num_seqs", "max_model_len"):
             wanted, planned = self.settings.get(name), getattr(self.plan, name)
             if wanted and wanted.isdigit() and int(wanted) != planned:
@@ -125,12 +126,13 @@ class Capacity:
             words = [bytes_words(size) for size in (*sizes, plan.reserved_bytes(held))]
             yield [f"{tokens:,}", f"{plan.requests(held):,}", *words]
         for mix in self.mixes:
-            words = f"{mix.prompt_tokens:,} + {mix.output_tokens:,}"
-            yield [words, f"{self.requests_of(mix):,}", *4 * [""]]
+            mixed = f"{mix.prompt_tokens:,} + {mix.output_tokens:,}"
+            yield [mixed, f"{self.requests_of(mix):,}", *4 * [""]]
 
     def _memory_rows(self) -> Iterator[list[str]]:
         ranks = self.answer.memory.get("ranks") or ()
-        yield ["memory of a GPU", *(f"stage {n}" if len(ranks) > 1 else "" for n in range(len(ranks)))]
+        stages = [f"stage {n}" if len(ranks) > 1 else "" for n in range(max(1, len(ranks)))]
+        yield ["memory of a GPU", *stages]
         for key, words in (
             ("usable_bytes", "that vLLM may use"),
             ("weight_bytes", "weights"),

@@ -149,7 +149,9 @@ class Losses:
         yield row("at most, in prefill", lambda one: f"{sum(one['most_blocks']):,}")
         yield row("contents a token", lambda one: bytes_words(one["useful_bytes"] / one["tokens"]))
         yield row("reserved a token", lambda o: bytes_words(o["reserved_bytes"] / o["tokens"]))
-        yield row("contents of reserved", lambda o: f"{o['useful_bytes'] / o['reserved_bytes']:.1%}")
+        yield row(
+            "contents of reserved", lambda o: f"{o['useful_bytes'] / o['reserved_bytes']:.1%}"
+        )
         yield row("to swap", lambda one: bytes_words(one["swap_bytes"]))
         for link in self.links:
             name = f"{link:g}"

@@ -17,9 +17,9 @@ from vllm.v1.outputs import ModelRunnerOutput
 from kvscope.engine.vllm.connectors.virtual import VirtualWorker
 from kvscope.engine.vllm.link import Link
 from kvscope.engine.vllm.outputs import known_outputs
+from kvscope.engine.vllm.ranks import stages
 from kvscope.engine.vllm.scheduled import contexts
 from kvscope.engine.vllm.virtual.block_tables import BlockTables
-from kvscope.engine.vllm.ranks import stages
 from kvscope.engine.vllm.without_worker import WithoutWorker
 from kvscope.plan.devices.dry import TOKEN
 
