@@ -203,7 +203,7 @@ def _engine_config(directory: Path, name: str, arguments: Sequence[str]) -> Vllm
         parsed.model, parsed.load_format, parsed.skip_tokenizer_init = str(directory), "dummy", True
         return EngineArgs.from_cli_args(parsed).create_engine_config(UsageContext.OPENAI_API_SERVER)
     except (SystemExit, argparse.ArgumentError) as error:
-        reason = last_line(output.getvalue()) or str(error)
+        reason = last_line(output.getvalue()).removeprefix("vllm serve: error: ") or str(error)
         raise BadInput(f"vLLM refuses its arguments: {reason}") from error
     except BadInput:
         raise

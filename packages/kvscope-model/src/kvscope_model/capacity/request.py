@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -169,13 +170,17 @@ def _with_gpus(
     directory: Path, question: Question, environment: Mapping[str, str]
 ) -> dict[str, str]:
     """The environment of a process that finds the GPUs."""
-    from kvscope_rehearsal.command import vllm_version
     from kvscope_rehearsal.node import PLANNED, Gpus, environment_of, make_node
 
-    gpu = question.gpu
+    gpu, installed = question.gpu, machine.installed_vllm()
     assert gpu is not None
+    if find_spec("triton") is None or installed is None:
+        raise BadInput(
+            "a plan for a GPU needs triton, which is not installed; run `make env`, or ask for the "
+            "plan of this machine with --gpu cpu"
+        )
     gpus = Gpus(question.gpus, gpu.name, gpu.memory_bytes, gpu.capability, gpu.processors)
-    make_node(directory, gpus, vllm_version(), PLANNED)
+    make_node(directory, gpus, f"{installed[1].partition('+')[0]}+planned", PLANNED)
     return environment_of(directory, environment)
 
 
