@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-NAMES = ("torchvision", "tilelang", "deep_gemm")
+NAMES = ("torchvision", "tilelang", "deep_gemm", "cuda")
 
 
 class _Meta(type):

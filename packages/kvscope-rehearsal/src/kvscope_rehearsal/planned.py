@@ -81,10 +81,12 @@ def answer_support() -> None:
 def answer_all() -> None:
     """Have every operator, now that vLLM is imported."""
     import torch.fx.experimental._config as meta
+    from vllm.model_executor.layers.fused_moe.expert_map_manager import ExpertMapManager
     from vllm.model_executor.models import registry
 
     _put_operators(lambda name: not name.startswith("__"))
     meta.meta_nonzero_assume_all_nonzero = True  # maps of experts are made without storage, too
+    ExpertMapManager.get_compressed_map_string = lambda _: "not known"  # for vLLM's log
     registry._run_in_subprocess = lambda inspect: inspect()  # which has no stand-ins for packages
 
 

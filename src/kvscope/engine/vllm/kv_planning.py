@@ -242,8 +242,12 @@ def _reason(error: Exception) -> str:
 
 
 def _line(text: str) -> str:
-    """Words in one line, without the end of a long list."""
-    return textwrap.shorten(text, LONGEST, placeholder=" …")
+    """Words in one line: whole sentences, as many as fit, without a long list at the end."""
+    line = " ".join(text.split())
+    if len(line) <= LONGEST:
+        return line
+    sentences, end, _ = line[:LONGEST].rpartition(". ")
+    return sentences + "." if end else textwrap.shorten(line, LONGEST, placeholder=" …")
 
 
 def _held(core: EngineCore, length: int, number: int) -> HeldBlocks | None:
