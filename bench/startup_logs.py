@@ -35,6 +35,7 @@ ARGUMENTS = (
 )
 NAMED = {
     "NVIDIA GB10": "gb10",
+    "NVIDIA H100 80GB HBM3": "h100",
     "NVIDIA RTX PRO 6000 Blackwell": "rtx-pro-6000",
     "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000",
     "NVIDIA GeForce RTX 3090": "rtx-3090",
@@ -129,6 +130,8 @@ def compared(row: Row, answer: Answer) -> Row:
     if "weights_gib" in row:
         planned = max(rank.weight_bytes for rank in plan.ranks) / GIB
         result["weights_gib"] = [row["weights_gib"], round(planned, 2)]
+    if "available_kv_cache_gib" in row and row.get("gpu") in NAMED and "weights_gib" in row:
+        result["kv_cache_gib"] = _estimate(row, answer)
     if "available_kv_cache_gib" not in row:
         return result | {"state": "no memory"}
     blocks = Range(
@@ -150,6 +153,14 @@ def compared(row: Row, answer: Answer) -> Row:
     return result | {"state": "equal" if equal else "differs", "counted_by": equal[:1]}
 
 
+def _estimate(row: Row, answer: Answer) -> list[float]:
+    """Logged memory of the KV cache; estimated with the logged weights; its low and high end."""
+    rank = answer.memory["ranks"][0]
+    more = rank["weight_bytes"] / GIB - row["weights_gib"]
+    ends = [rank[key] / GIB + more for key in ("kv_bytes", "kv_low_bytes", "kv_high_bytes")]
+    return [row["available_kv_cache_gib"], *(round(end, 2) for end in ends)]
+
+
 def _old_tokens(answer: Answer, blocks: float) -> int:
     """Tokens as vLLM counted them before 0.20: blocks of each group, of the smallest size."""
     groups = answer.plan.groups
@@ -160,6 +171,9 @@ def summary(rows: list[Row], compared: list[Row]) -> str:
     states: dict[str, int] = defaultdict(int)
     for one in compared:
         states[one["state"]] += 1
+    estimates = [one["kv_cache_gib"] for one in compared if "kv_cache_gib" in one]
+    inside = sum(low <= logged <= high for logged, _, low, high in estimates)
+    print(f"KV memory within the estimate in {inside} of {len(estimates)} starts")
     return f"{len(rows)} starts, {len(compared)} with an architecture: {dict(states)}"
 
 

@@ -13,7 +13,7 @@ from kvscope_model.capacity.gpus import gpu_of, gpus
 from kvscope_model.capacity.memory import RankMemory
 from kvscope_model.capacity.request import ANSWER, Answer, Variant
 from kvscope_model.hardware.files import names
-from kvscope_model.report.capacity import Capacity, Mix
+from kvscope_model.report.capacity import MEMORY, Capacity, Mix
 
 NO_ROOM = "the model needs 9 GiB. Give more --memory, or max_model_len=N."
 
@@ -75,16 +75,14 @@ def test_what_differs_from_what_was_asked_is_said() -> None:
 
 
 def test_lines_fit_into_eighty_columns() -> None:
-    ranks = [{"kv_bytes": 1, "usable_bytes": 2**37, "weight_bytes": 2**36}] * 2
-    ranks = [rank | {"activation_bytes": 9, "other_bytes": 2**30} for rank in ranks]
-    lines = [
-        *capacity(PLAN, Mix(100_000, 10_000), refused=NO_ROOM, memory={"ranks": ranks}).lines()
-    ]
+    memory = {"stated": False, "ranks": 2 * [dict.fromkeys(MEMORY, 2**37)]}
+    mix = Mix(100_000, 10_000)
+    lines = capacity(PLAN, mix, refused=NO_ROOM, memory=memory).lines()
     assert max(map(len, lines)) <= 80
 
 
 def test_memory_of_a_rank_is_conserved() -> None:
-    rank = RankMemory(100, 50, 20, 10)
+    rank = RankMemory(100, 50, 20, 10, 10, 30)
     parts = rank.kv_bytes + rank.weight_bytes + rank.activation_bytes + rank.other_bytes
     assert parts == rank.usable_bytes
 

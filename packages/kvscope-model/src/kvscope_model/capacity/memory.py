@@ -15,6 +15,24 @@ from kvscope_model.capacity.gpus import Gpu
 GIB = 2**30
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """A measured constant: a usual value, and the range of those that servers have logged."""
+
+    usual: float
+    low: float
+    high: float
+
+
+# Of the starts in packages/kvscope-model/data/startup_logs.yaml by vLLM 0.20 and later.
+ACTIVATIONS = Estimate(1.2, 0.9, 1.9)  # times the activations of the largest layer
+CONTEXT_GIB = Estimate(0.4, 0.2, 0.6)  # CUDA's context and libraries
+TWO_RANKS_GIB = Estimate(0.3, 0.1, 0.6)  # buffers of NCCL and of all-reduce
+MORE_RANKS_GIB = Estimate(1.9, 1.5, 2.9)
+GRAPHS_GIB = Estimate(0.5, 0.1, 2.0)  # CUDA graphs as estimated before their capture
+LOGIT_BYTES = 6  # of a request and a vocabulary entry: in the model's number type and in float32
+
+
 @dataclass
 class Budget:
     """The memory of a rank of each pipeline stage; `stated_bytes` is of the KV cache, if known."""
@@ -25,32 +43,34 @@ class Budget:
 
     def of_ranks(self, config: Any, stages: Sequence[Any]) -> list[int]:
         """Bytes of the KV cache of a rank of each stage, for vLLM's configuration."""
-        if self.stated_bytes is not None or self.gpu is None:
-            return [self.stated_bytes or 0] * len(stages)
-        share = config.cache_config.gpu_memory_utilization
-        total = math.ceil(self.gpu.memory_bytes * share)
-        shape = Shape.of(config)
-        self.ranks = [
-            RankMemory(
-                total, stage.weight_bytes, shape.activation_bytes(), OTHER.value_bytes(shape)
-            )
-            for stage in stages
-        ]
+        if self.gpu is not None:
+            share = config.cache_config.gpu_memory_utilization
+            usable = math.ceil(self.gpu.memory_bytes * share)
+            shape = Shape.of(config)
+            self.ranks = [shape.rank(usable, stage.weight_bytes) for stage in stages]
+        if self.stated_bytes is not None:
+            return [self.stated_bytes] * len(stages)
         return [max(0, rank.kv_bytes) for rank in self.ranks]
 
     def as_json(self) -> dict[str, Any]:
-        """The memory of each rank, or nothing where the KV cache's is stated."""
-        return {"ranks": [asdict(rank) | {"kv_bytes": rank.kv_bytes} for rank in self.ranks]}
+        """The memory of each rank, where the GPU is known, and whether the KV cache's is stated."""
+        ranks = [asdict(rank) | {"kv_bytes": rank.kv_bytes} for rank in self.ranks]
+        return {"stated": self.stated_bytes is not None, "ranks": ranks}
 
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Bytes of a rank: what it may use, weights, activations, everything else."""
+    """Bytes of a rank: what it may use, weights, activations, everything else.
+
+    `kv_low_bytes` and `kv_high_bytes` are the KV cache's with the ranges of the estimates.
+    """
 
     usable_bytes: int
     weight_bytes: int
     activation_bytes: int
     other_bytes: int
+    kv_low_bytes: int
+    kv_high_bytes: int
 
     @property
     def kv_bytes(self) -> int:
@@ -94,34 +114,28 @@ class Shape:
             bool(graphs) and not config.model_config.enforce_eager,
         )
 
+    def rank(self, usable_bytes: int, weight_bytes: int) -> RankMemory:
+        """The memory of a rank with these weights."""
+        usual, low, high = (self._spent(end) for end in ("usual", "low", "high"))
+        left = usable_bytes - weight_bytes
+        return RankMemory(usable_bytes, weight_bytes, *usual, left - sum(high), left - sum(low))
+
+    def _spent(self, end: str) -> tuple[int, int]:
+        """Bytes of activations, and of everything else, at an end of the estimates."""
+        others = [CONTEXT_GIB]
+        if self.tensor_ranks > 1:
+            others.append(TWO_RANKS_GIB if self.tensor_ranks == 2 else MORE_RANKS_GIB)
+        if self.graphs:
+            others.append(GRAPHS_GIB)
+        other_bytes = int(sum(getattr(part, end) for part in others) * GIB)
+        return int(self.activation_bytes() * getattr(ACTIVATIONS, end)), other_bytes
+
     def activation_bytes(self) -> int:
-        """The peak of a pass: a layer's activations, or the sampler's logits if these take more.
+        """The peak of a pass: a layer's activations, or the logits if these take more.
 
         A layer holds its input, residual and output, and of a gated feed-forward part the two
-        projections and their product; the sampler has logits of each request in float32 and a
-        sorted copy with its indices (`vllm/v1/sample/ops/topk_topp_sampler.py`).
+        projections and their product.
         """
-        layer = (
-            self.tokens
-            * self.number_bytes
-            * (4 * self.hidden + 3 * self.inner // self.tensor_ranks)
-        )
-        sampler = self.requests * self.vocabulary * (4 + 4 + 4 + 8)
-        return max(layer, sampler)
-
-
-@dataclass(frozen=True)
-class Other:
-    """CUDA's context and libraries, and CUDA graphs, in GiB."""
-
-    context_gib: float
-    links_gib: float  # NCCL's and all-reduce's buffers with several ranks
-    graphs_gib: float
-
-    def value_bytes(self, shape: Shape) -> int:
-        """Bytes of one rank."""
-        links = self.links_gib if shape.tensor_ranks > 1 else 0.0
-        return int((self.context_gib + links + (self.graphs_gib if shape.graphs else 0.0)) * GIB)
-
-
-OTHER = Other(context_gib=0.3, links_gib=1.2, graphs_gib=0.5)
+        inner = 3 * self.inner // self.tensor_ranks
+        layer = self.tokens * self.number_bytes * (4 * self.hidden + inner)
+        return max(layer, self.requests * self.vocabulary * LOGIT_BYTES)

@@ -10,6 +10,15 @@ from kvscope_model.capacity.gpus import Gpu
 from kvscope_model.capacity.request import Answer
 from kvscope_model.report.text import aligned, bytes_words, wrapped
 
+MEMORY = {
+    "usable_bytes": "that vLLM may use",
+    "weight_bytes": "weights",
+    "activation_bytes": "activations (estimate)",
+    "other_bytes": "context, links, graphs (estimate)",
+    "kv_bytes": "KV cache",
+    "kv_low_bytes": "  at least",
+    "kv_high_bytes": "  at most",
+}
 LEAST_GAIN = 1.05  # what gives less is no advice
 
 
@@ -130,22 +139,17 @@ class Capacity:
             yield [mixed, f"{self.requests_of(mix):,}", *4 * [""]]
 
     def _memory_rows(self) -> Iterator[list[str]]:
-        ranks = self.answer.memory.get("ranks") or ()
-        stages = [f"stage {n}" if len(ranks) > 1 else "" for n in range(max(1, len(ranks)))]
-        yield ["memory of a GPU", *stages]
-        for key, words in (
-            ("usable_bytes", "that vLLM may use"),
-            ("weight_bytes", "weights"),
-            ("activation_bytes", "activations (estimate)"),
-            ("other_bytes", "context, links, graphs (estimate)"),
-            ("kv_bytes", "KV cache"),
-        ):
-            if ranks:
-                yield [f"  {words}", *(bytes_words(rank[key]) for rank in ranks)]
-        if not ranks:
+        if self.answer.memory.get("stated", True):
+            yield ["memory of a GPU", ""]
             yield ["  KV cache, as stated", bytes_words(self.plan.memory_bytes)]
             weights = " + ".join(bytes_words(rank.weight_bytes) for rank in self.plan.ranks)
             yield ["  weights, beside it", weights]
+            return
+        ranks = self.answer.memory["ranks"]
+        stages = [f"stage {n}" if len(ranks) > 1 else "" for n in range(len(ranks))]
+        yield ["memory of a GPU", *stages]
+        for key, words in MEMORY.items():
+            yield [f"  {words}", *(bytes_words(rank[key]) for rank in ranks)]
 
     def longest(self) -> str:
         """The longest request, and the KV group that holds most of its blocks."""
