@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from kvscope.tables.kv_group import KvGroup
+from kvscope.tables.kv_kinds import kind_of
 
 
 @dataclass(frozen=True)
@@ -34,26 +35,41 @@ class AttentionLayers:
 
 
 @dataclass(frozen=True)
+class RankPlan:
+    """What a rank of a pipeline stage keeps: layers with a KV cache, weights, memory, blocks."""
+
+    layers: int
+    weight_bytes: int
+    memory_bytes: int
+    blocks: int
+
+
+@dataclass(frozen=True)
 class KvPlan:
     """vLLM's plan for one model, memory and platform.
 
-    All groups share one pool of `blocks` blocks. `capacity_tokens` and
-    `max_concurrency` are what vLLM logs as it starts. `held` has an entry for each length that was
-    asked for, None where no such request can run. `weights` are the parameters that each token is
-    multiplied with. `refused` is why a server with such blocks does not start on this platform.
+    All groups share one pool of `blocks` blocks; `ranks` has a rank of each pipeline stage, of
+    which the one with the fewest blocks decides. `capacity_tokens` and `max_concurrency` are what
+    vLLM logs as it starts. `longest` are the blocks of each group that a request of `max_model_len`
+    may hold; `held` has an entry for each length that was asked for, None where no such request can
+    run. `weights` are the parameters that each token is multiplied with. `refused` is why a server
+    with such blocks does not start on this platform.
     """
 
     model: str
     platform: str
     max_model_len: int
     max_num_batched_tokens: int
+    max_num_seqs: int
     prefix_caching: bool
     kv_cache_dtype: str
     memory_bytes: int
     blocks: int
     capacity_tokens: int
     max_concurrency: float
+    ranks: tuple[RankPlan, ...]
     groups: tuple[KvGroup, ...]
+    longest: tuple[int, ...]
     held: tuple[HeldBlocks | None, ...]
     weights: int
     attention: tuple[AttentionLayers, ...]
@@ -65,10 +81,16 @@ class KvPlan:
         return self.groups[0].block_bytes
 
     def useful_bytes(self, held: HeldBlocks) -> int:
-        """Bytes of contents in the blocks that a request holds."""
+        """Bytes of contents in the blocks that a request holds, without their empty slots."""
+        groups = zip(held.blocks, self.groups, strict=True)
         return sum(
-            n * group.useful_bytes for n, group in zip(held.blocks, self.groups, strict=True)
+            n * group.useful_bytes - _empty_bytes(group, n, held.tokens) for n, group in groups
         )
+
+    def empty_bytes(self, held: HeldBlocks) -> int:
+        """Bytes of slots without a token in the last block of each group."""
+        groups = zip(held.blocks, self.groups, strict=True)
+        return sum(_empty_bytes(group, n, held.tokens) for n, group in groups)
 
     def padding_bytes(self, held: HeldBlocks) -> int:
         """Bytes of padding in the blocks that a request holds."""
@@ -80,8 +102,13 @@ class KvPlan:
         return sum(held.blocks) * self.block_bytes
 
     def requests(self, held: HeldBlocks) -> int:
-        """Requests that fit in the pool at once; vLLM keeps one block for itself."""
-        return (self.blocks - 1) // max(1, sum(held.blocks))
+        """Requests of this length at once, one of them in its prefill; vLLM keeps one block.
+
+        At most `max_num_seqs`.
+        """
+        room, each, most = self.blocks - 1, max(1, sum(held.blocks)), max(1, sum(held.most))
+        fit = 0 if most > room else 1 + (room - most) // each
+        return min(fit, self.max_num_seqs)
 
     def swap_bytes(self, held: HeldBlocks) -> int:
         """Bytes that a swap of a request moves: its contents, out and back."""
@@ -91,6 +118,13 @@ class KvPlan:
         """FLOPs to compute so many tokens again: weights twice each, and attention to earlier
         tokens."""
         return 2 * self.weights * tokens + sum(layer.flops(tokens) for layer in self.attention)
+
+
+def _empty_bytes(group: KvGroup, blocks: int, tokens: int) -> int:
+    """Bytes of the slots behind the newest token; a state has none."""
+    if not blocks or kind_of(group.kind).keeps_state:
+        return 0
+    return -tokens % group.block_tokens * group.useful_bytes // group.block_tokens
 
 
 def pairs(tokens: int, window_tokens: int | None = None) -> int:

@@ -26,7 +26,7 @@ def make(directory: Path, models: Iterable[str], jobs: Iterable[str]) -> int:
             print(error, file=sys.stderr)
     for model in models:
         with (directory / f"{model}.json").open("w") as file, redirect_stdout(file):
-            failed |= kvscope(["bytes", model, "--json"])
+            failed |= kvscope(["bytes", model, "--gpu", "cpu", "--json"])
     return failed
 
 

@@ -44,7 +44,7 @@ def test_layers_keep_what_vllm_plans(name: str, dtype: str, tmp_path: Path) -> N
     (tmp_path / "config.json").write_text(json.dumps(model.hf_config()))
     words = ("max_model_len=1024", "enable_prefix_caching=false", f"dtype={model.dtype}")
     more = ("block_size=32", f"kv_cache_dtype={dtype}", "--memory", "1GiB", "--tokens", "64")
-    done = kvscope("bytes", str(tmp_path), *words, *more, "--json")
+    done = kvscope("bytes", "--gpu", "cpu", str(tmp_path), *words, *more, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     size = max(0 if one["state"] else one["block_tokens"] for one in result["groups"])

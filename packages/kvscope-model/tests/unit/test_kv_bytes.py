@@ -5,35 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from made_up_plans import FULL, PLAN, WINDOW
 
 from kvscope.cli import main as cli
 from kvscope.tables.kv_bytes import AttentionLayers, HeldBlocks, KvPlan, pairs
-from kvscope.tables.kv_plan import KvGroup
 from kvscope_model.hardware import hardware
-from kvscope_model.report.kv_bytes import Losses, bytes_words, lengths
-
-WINDOW = KvGroup("SlidingWindow", 2, 16, 4096, 4096, 8192, window_tokens=64)
-FULL = KvGroup("FullAttention", 1, 16, 2048, 4096, 8192)
-PLAN = KvPlan(
-    model="made-up",
-    platform="cpu",
-    max_model_len=4096,
-    max_num_batched_tokens=512,
-    prefix_caching=False,
-    kv_cache_dtype="auto",
-    memory_bytes=101 * 8192,
-    blocks=101,
-    capacity_tokens=1600,
-    max_concurrency=0.4,
-    groups=(WINDOW, WINDOW, FULL),
-    held=(
-        HeldBlocks(256, (5, 5, 16), (16, 16, 16)),
-        HeldBlocks(512, (5, 5, 32), (32, 32, 32)),
-        None,
-    ),
-    weights=1_000,
-    attention=(AttentionLayers(8, None), AttentionLayers(8, 64)),
-)
+from kvscope_model.report.kv_bytes import Losses, lengths
+from kvscope_model.report.text import bytes_words
 
 
 def losses(plan: KvPlan = PLAN, *links: float) -> Losses:
@@ -56,20 +34,31 @@ def test_a_token_attends_to_earlier_tokens_of_its_chunk(tokens: int) -> None:
     assert AttentionLayers(4, chunk_tokens=16).flops(tokens) == 4 * counted
 
 
-def test_a_plan_that_does_not_start_here_says_so() -> None:
-    told = "vLLM does not start with such blocks on this platform: no size of 17"
-    assert told in losses(replace(PLAN, refused="no size of 17")).lines()
-    assert not any("does not start" in line for line in losses().lines())
-
-
 def test_bytes_of_a_request_are_those_of_its_blocks() -> None:
     held = PLAN.held[0]
     assert held
     assert PLAN.useful_bytes(held) == 10 * 4096 + 16 * 2048
     assert PLAN.padding_bytes(held) == 16 * 2048
     assert PLAN.reserved_bytes(held) == 26 * 8192
-    assert PLAN.requests(held) == 100 // 26
+    assert PLAN.requests(held) == 1 + (100 - 48) // 26
     assert PLAN.swap_bytes(held) == 2 * PLAN.useful_bytes(held)
+
+
+def test_slots_behind_the_newest_token_are_empty() -> None:
+    held = HeldBlocks(250, (5, 5, 16), (16, 16, 16))
+    empty = 6 * (256 + 256 + 128)
+    assert PLAN.empty_bytes(held) == empty
+    assert PLAN.useful_bytes(held) == 10 * 4096 + 16 * 2048 - empty
+    parts = PLAN.useful_bytes(held) + PLAN.empty_bytes(held) + PLAN.padding_bytes(held)
+    unused = 10 * (8192 - 4096) + 16 * (8192 - 4096)
+    assert parts + unused == PLAN.reserved_bytes(held)
+
+
+def test_requests_at_once_are_at_most_those_of_a_pass() -> None:
+    held = PLAN.held[0]
+    assert held
+    assert replace(PLAN, max_num_seqs=2).requests(held) == 2
+    assert replace(PLAN, blocks=48).requests(held) == 0  # a prefill has no room
 
 
 def test_flops_are_two_per_weight_and_those_of_attention_pairs() -> None:
@@ -115,8 +104,9 @@ def test_the_picture_has_every_group_and_length() -> None:
     assert all(word in picture for word in ("2 × SlidingWindow", "FullAttention", "256", "512"))
 
 
-def test_lengths_are_the_requested_and_the_doubled_ones() -> None:
-    assert lengths([1000, 300], 2048) == [256, 300, 512, 1000, 1024]
+def test_lengths_are_those_asked_for_and_doubled_ones_up_to_them() -> None:
+    assert lengths([1000, 300], 2048) == [256, 300, 512, 1000]
+    assert lengths([1000], 300) == [256, 1000]
 
 
 def test_numbers_have_few_digits_and_their_unit() -> None:
@@ -142,6 +132,8 @@ def test_a_damaged_model_of_the_configuration_is_a_sentence(
         (["tiny-gqa", "max-model-len"], "'max-model-len' is no argument of `vllm serve`"),
         (["tiny-gqa", "--picture", "bytes.png"], "'bytes.png' but must end with .svg"),
         (["tiny-gqa", "--hardware", "a100"], "device.hardware is 'a100'"),
+        (["tiny-gqa", "--gpu", "h10"], "--gpu is 'h10' (did you mean 'h100'?) but must be one of"),
+        (["tiny-gqua"], "did you mean 'tiny-gqa'?"),
         (["{here}/damaged.json"], "damaged.json: it cannot be read as JSON"),
         (["{here}/other"], "no config.json of a model: it has no model_type"),
     ],

@@ -19,6 +19,8 @@ from kvscope.api.files import files
 NODE_FILE = "node.json"
 PLUGIN = "kvscope-rehearsal-node"
 PLATFORM_GROUP = "vllm.platform_plugins"
+REHEARSED = "kvscope_rehearsal.platform:plugin"
+PLANNED = "kvscope_rehearsal.platform:planned"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 GIB = 2**30
 
@@ -46,12 +48,15 @@ class Gpus:
     processors: int = 4
 
 
-def make_node(directory: Path, gpus: Gpus, vllm_version: str) -> None:
-    """Make a directory a node with these GPUs; `vllm_version` is that of the vLLM installed."""
+def make_node(directory: Path, gpus: Gpus, vllm_version: str, platform: str = REHEARSED) -> None:
+    """Make a directory a node with these GPUs; `vllm_version` is that of the vLLM installed.
+
+    `platform` is the plug-in of vLLM's platform: of a rehearsal, or of plans that compute nothing.
+    """
     files.make_directory(directory)
     files.write_json(directory / NODE_FILE, asdict(gpus))
     _describe(directory, "vllm", vllm_version, "")
-    plugin = f"[{PLATFORM_GROUP}]\nrehearsed_cuda = kvscope_rehearsal.platform:plugin\n"
+    plugin = f"[{PLATFORM_GROUP}]\nrehearsed_cuda = {platform}\n"
     _describe(directory, PLUGIN, "1", plugin)
     program = directory / "bin" / "nvidia-smi"
     files.make_directory(program.parent)

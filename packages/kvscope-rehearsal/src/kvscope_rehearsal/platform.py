@@ -7,6 +7,7 @@ and vLLM's Python files alone: nothing is rehearsed then, and vLLM's own platfor
 import os
 
 REHEARSED = "kvscope_rehearsal.rehearsed.RehearsedCuda"
+PLANNED = "kvscope_rehearsal.planned_platform.PlannedCuda"
 OWN = "vllm.platforms.cuda.CudaPlatform"
 _installed: list[str] = []
 
@@ -25,6 +26,21 @@ def plugin() -> str:
         operators.register(HostCopies())
         _installed.append(REHEARSED)
     return REHEARSED
+
+
+def planned() -> str:
+    """Platform of a GPU that plans are for; nothing is computed on it."""
+    if not _installed:
+        os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
+        from kvscope_rehearsal import absent, device, kernels, mode, planned
+
+        device.install()
+        kernels.install()
+        mode.install()
+        absent.install()
+        planned.answer_support()
+        _installed.append(PLANNED)
+    return PLANNED
 
 
 def without_kernels() -> str:

@@ -1,42 +1,11 @@
 """The platform that vLLM takes on a rehearsed node; importable once `platform.plugin` has run."""
 
-from typing import Any
-
-from vllm.platforms.cuda import NonNvmlCudaPlatform
-from vllm.platforms.interface import DeviceCapability
-
 from kvscope_rehearsal import operators
-from kvscope_rehearsal.device import gpus
+from kvscope_rehearsal.node_cuda import NodeCuda
 
 
-class RehearsedCuda(NonNvmlCudaPlatform):
-    """vLLM's CUDA platform, with the node's GPU, whose questions initialize nothing."""
-
-    dispatch_key: str = "CPU"  # where tensors are in truth
-    dist_backend: str = "gloo"
-
-    @classmethod
-    def get_device_capability(cls, device_id: int = 0) -> DeviceCapability:
-        """The compute capability."""
-        major, minor = gpus().capability
-        return DeviceCapability(major=major, minor=minor)
-
-    @classmethod
-    def get_device_name(cls, device_id: int = 0) -> str:
-        """Its name, which says that it is rehearsed."""
-        return gpus().name
-
-    @classmethod
-    def get_device_total_memory(cls, device_id: int = 0) -> int:
-        """Bytes of its memory."""
-        return gpus().memory_bytes
-
-    @classmethod
-    def get_device_uuid(cls, device_id: int = 0) -> Any:
-        """Its UUID."""
-        from kvscope_rehearsal.device import Properties
-
-        return Properties().uuid
+class RehearsedCuda(NodeCuda):
+    """vLLM's CUDA platform, computed by PyTorch and by Triton's interpreter."""
 
 
 operators.adapt(RehearsedCuda)

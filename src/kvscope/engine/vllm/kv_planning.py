@@ -9,7 +9,7 @@ import contextlib
 import io
 import json
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,6 +20,7 @@ from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
 from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.models import ModelRegistry
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
@@ -38,13 +39,9 @@ from vllm.v1.worker.utils import (
 from kvscope.base.errors import BadInput
 from kvscope.base.reading import last_line
 from kvscope.engine.vllm.kv_groups import groups_of
-from kvscope.engine.vllm.without_worker import (
-    WithoutWorker,
-    attention_layers,
-    build_without_storage,
-    kept_by_layers,
-)
-from kvscope.tables.kv_bytes import AttentionLayers, HeldBlocks, KvPlan
+from kvscope.engine.vllm.ranks import Stage, stages
+from kvscope.engine.vllm.without_worker import WithoutWorker, attention_layers
+from kvscope.tables.kv_bytes import AttentionLayers, HeldBlocks, KvPlan, RankPlan
 
 ADVICE = " Try increasing `gpu_memory_utilization`"
 """Where vLLM's advice begins in its error of too little memory."""
@@ -59,18 +56,24 @@ NOT_IMPORTED = "failed to be inspected"
 LONGEST = 400  # characters of a reason: vLLM lists all models and methods that it knows
 
 
-class PlanningExecutor(WithoutWorker):
-    """An executor with a model that has no storage; `memory_bytes` are for its KV cache."""
+Memory = Callable[[VllmConfig, Sequence[Stage]], list[int]]
+"""Bytes of the KV cache of a rank of each pipeline stage."""
 
-    memory_bytes: ClassVar[int]
+
+class PlanningExecutor(WithoutWorker):
+    """An executor with a model that has no storage; `memory` says what its KV cache has."""
+
+    memory: ClassVar[Memory]
     refused: str | None = None  # why no backend of this platform takes such blocks
 
     def _init_executor(self) -> None:
-        self.model = build_without_storage(self.vllm_config)
+        self.stages = stages(self.vllm_config)
+        self.memory_bytes: list[int] = []
+        self.caches: list[KVCacheConfig] = []
 
     def get_kv_cache_specs(self) -> list[dict[str, KVCacheSpec]]:
-        """vLLM's specs of what the model's layers keep."""
-        return [kept_by_layers(self.vllm_config)]
+        """vLLM's specs of what the layers of each stage keep."""
+        return [stage.specs for stage in self.stages]
 
     def get_supported_kv_cache_layouts(self) -> list[list[str]]:
         """The KV cache layouts of the attention backends of this platform."""
@@ -79,10 +82,12 @@ class PlanningExecutor(WithoutWorker):
 
     def determine_available_memory(self) -> list[int]:
         """The memory that was stated."""
-        return [self.memory_bytes]
+        self.memory_bytes = type(self).memory(self.vllm_config, self.stages)
+        return self.memory_bytes
 
     def initialize_from_config(self, kv_cache_configs: list[KVCacheConfig]) -> None:
         """Check the plan without allocating; ValueError for too many blocks to plan."""
+        self.caches = kv_cache_configs
         for cache in kv_cache_configs:
             if cache.num_blocks > MOST_BLOCKS:
                 raise ValueError(
@@ -112,17 +117,20 @@ def _by_backend(config: VllmConfig, cache: KVCacheConfig) -> list[list[Attention
     return groups
 
 
+def stated(memory_bytes: int) -> Memory:
+    """The memory that each rank's KV cache has, where it is known."""
+    return lambda _, stages: [memory_bytes] * len(stages)
+
+
 def plan(
-    directory: Path, name: str, memory_bytes: int, lengths: Iterable[int], arguments: Sequence[str]
+    directory: Path, name: str, memory: Memory, lengths: Iterable[int], arguments: Sequence[str]
 ) -> KvPlan:
     """vLLM's plan for the model whose config.json is in `directory`.
 
     `arguments` are those of `vllm serve`. BadInput if vLLM refuses them or the model.
     """
     config = _engine_config(directory, name, arguments)
-    if (devices := config.parallel_config.world_size_across_dp) > 1:
-        raise BadInput(f"{name}: the plan is of one device, but the arguments ask for {devices}")
-    executor = type("PlanningExecutor", (PlanningExecutor,), {"memory_bytes": memory_bytes})
+    executor = type("PlanningExecutor", (PlanningExecutor,), {"memory": staticmethod(memory)})
     try:
         core = EngineCore(config, executor, log_stats=False)
     # vLLM's models raise whatever comes of a config.json that lacks a value, or has a wrong one.
@@ -133,6 +141,7 @@ def plan(
         raise BadInput(f"{name}: it has no KV cache, as vLLM plans it")
     tokens, requests = get_kv_cache_capacity(config, cache)
     layers = dict(attention_layers(config))
+    made: PlanningExecutor = core.model_executor
     return KvPlan(
         model=name,
         platform=str(current_platform.device_name),
@@ -140,15 +149,44 @@ def plan(
         max_num_batched_tokens=config.scheduler_config.max_num_batched_tokens,
         prefix_caching=bool(config.cache_config.enable_prefix_caching),
         kv_cache_dtype=str(config.cache_config.cache_dtype),
-        memory_bytes=memory_bytes,
+        max_num_seqs=config.scheduler_config.max_num_seqs,
+        memory_bytes=min(made.memory_bytes),
+        ranks=tuple(_ranks(made)),
         blocks=cache.num_blocks,
         capacity_tokens=tokens,
         max_concurrency=requests,
         groups=groups_of(cache),
+        longest=tuple(_longest(config, group.kv_cache_spec) for group in cache.kv_cache_groups),
         held=tuple(_held(core, length, number) for number, length in enumerate(lengths)),
-        weights=_weights(core.model_executor.model),
+        weights=sum(_weights(model) for stage in made.stages for model in stage.models),
         attention=tuple(_pairs(layer) for layer in layers.values()),
-        refused=core.model_executor.refused,
+        refused=made.refused or _too_few_states(config, cache),
+    )
+
+
+def _ranks(made: PlanningExecutor) -> Iterator[RankPlan]:
+    """The plan of a rank of each pipeline stage."""
+    for stage, memory_bytes, cache in zip(made.stages, made.memory_bytes, made.caches, strict=True):
+        layers = sum(len(group.layer_names) for group in cache.kv_cache_groups)
+        yield RankPlan(layers, stage.weight_bytes, memory_bytes, cache.num_blocks)
+
+
+def _longest(config: VllmConfig, spec: KVCacheSpec) -> int:
+    """Blocks of a group that vLLM counts for a request as long as the server allows."""
+    return -int(-spec.max_memory_usage_bytes(config) // spec.page_size_bytes)
+
+
+def _too_few_states(config: VllmConfig, cache: KVCacheConfig) -> str | None:
+    """Why vLLM does not capture its CUDA graphs: each request of a pass needs a state's block."""
+    most = config.scheduler_config.max_num_seqs
+    graphs = config.compilation_config.cudagraph_mode
+    if not (graphs and graphs.has_full_cudagraphs() and cache.has_mamba_layers):
+        return None
+    if most <= cache.num_blocks:
+        return None
+    return (
+        f"max_num_seqs ({most:,}) exceeds the {cache.num_blocks:,} blocks that hold a state; give "
+        f"max_num_seqs={cache.num_blocks} or less"
     )
 
 
@@ -165,7 +203,7 @@ def _engine_config(directory: Path, name: str, arguments: Sequence[str]) -> Vllm
         parsed.model, parsed.load_format, parsed.skip_tokenizer_init = str(directory), "dummy", True
         return EngineArgs.from_cli_args(parsed).create_engine_config(UsageContext.OPENAI_API_SERVER)
     except (SystemExit, argparse.ArgumentError) as error:
-        reason = last_line(output.getvalue()) or str(error)
+        reason = last_line(output.getvalue()).removeprefix("vllm serve: error: ") or str(error)
         raise BadInput(f"vLLM refuses its arguments: {reason}") from error
     except BadInput:
         raise
@@ -204,8 +242,12 @@ def _reason(error: Exception) -> str:
 
 
 def _line(text: str) -> str:
-    """Words in one line, without the end of a long list."""
-    return textwrap.shorten(text, LONGEST, placeholder=" …")
+    """Words in one line: whole sentences, as many as fit, without a long list at the end."""
+    line = " ".join(text.split())
+    if len(line) <= LONGEST:
+        return line
+    sentences, end, _ = line[:LONGEST].rpartition(". ")
+    return sentences + "." if end else textwrap.shorten(line, LONGEST, placeholder=" …")
 
 
 def _held(core: EngineCore, length: int, number: int) -> HeldBlocks | None:
@@ -254,17 +296,33 @@ def _answer(request_id: str, computed: bool) -> ModelRunnerOutput:
 
 
 def _weights(model: torch.nn.Module) -> int:
-    """Weights that each token is multiplied with; of experts, only those that a token takes."""
-    total = 0
-    for module in model.modules():
-        name = type(module).__name__
-        count = sum(parameter.numel() for parameter in module.parameters(recurse=False))
-        if "Embedding" in name or "LMHead" in name:
-            continue
-        experts = getattr(module, "global_num_experts", 0) or getattr(module, "num_experts", 0)
-        taken = getattr(module, "top_k", 0)
-        total += count * taken // experts if experts and taken else count
-    return total
+    """Weights that each token is multiplied with; of experts, only those that a token takes.
+
+    Their number is that of the layer's shape, since quantized weights are packed.
+    """
+    return sum(map(_weights_of, model.modules()))
+
+
+def _weights_of(module: torch.nn.Module) -> int:
+    """Weights of a module without its parts."""
+    name = type(module).__name__
+    if "Embedding" in name or "LMHead" in name:
+        return 0
+    if isinstance(module, LinearBase):
+        rows = getattr(module, "input_size_per_partition", module.input_size)
+        columns = getattr(module, "output_size_per_partition", module.output_size)
+        return int(rows * columns)
+    count = sum(parameter.numel() for parameter in module.parameters(recurse=False))
+    experts = getattr(module, "global_num_experts", 0) or getattr(module, "num_experts", 0)
+    taken = getattr(module, "top_k", 0)
+    if not (experts and taken and count):
+        return int(count)
+    hidden = getattr(module, "hidden_size", None)
+    inner = getattr(module, "intermediate_size_per_partition", None)
+    if not (isinstance(hidden, int) and isinstance(inner, int)):
+        return int(count * taken // experts)
+    gated = getattr(getattr(module, "moe_config", None), "is_act_and_mul", True)
+    return int(taken * (3 if gated else 2) * hidden * inner)
 
 
 def _pairs(layer: Any) -> AttentionLayers:

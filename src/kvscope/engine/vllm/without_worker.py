@@ -1,15 +1,18 @@
 """Executors without a worker, and the layers of a model without weights for them."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
-from vllm.config import VllmConfig, get_layers_from_vllm_config, set_current_vllm_config
-from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment
+from vllm.config import (
+    ModelConfig,
+    VllmConfig,
+    get_layers_from_vllm_config,
+    set_current_vllm_config,
+)
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.model_loader.utils import initialize_model
-from vllm.platforms import current_platform
+from vllm.utils.torch_utils import set_default_torch_dtype
 from vllm.v1.executor.abstract import Executor
 from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheConfig, KVCacheSpec
 from vllm.v1.worker.utils import customize_attention_spec
@@ -38,13 +41,18 @@ class WithoutWorker(Executor):
         return [None]
 
 
-def build_without_storage(config: VllmConfig) -> torch.nn.Module:
-    """The model's layers as vLLM makes them, without weights; sets the platform's block size."""
-    _one_process(Path(config.model_config.model), config)
-    with set_current_vllm_config(config), torch.device("meta"):
-        model = initialize_model(vllm_config=config)
-    current_platform.update_block_size_for_backend(config)
-    return model
+def built(config: VllmConfig, model_config: ModelConfig | None = None) -> torch.nn.Module:
+    """The layers of the model, or of a draft model, as vLLM makes them, without weights.
+
+    vLLM chooses attention backends by the number type that is PyTorch's default meanwhile.
+    """
+    number_type = (model_config or config.model_config).dtype
+    with (
+        set_current_vllm_config(config),
+        set_default_torch_dtype(number_type),
+        torch.device("meta"),
+    ):
+        return initialize_model(vllm_config=config, model_config=model_config)
 
 
 def kept_by_layers(config: VllmConfig) -> dict[str, KVCacheSpec]:
@@ -64,10 +72,3 @@ def attention_layers(config: VllmConfig) -> Iterator[tuple[str, Any]]:
     """The attention layers of a model that has been built, by their names."""
     layers: dict[str, Any] = get_layers_from_vllm_config(config, AttentionLayerBase)
     yield from layers.items()
-
-
-def _one_process(directory: Path, config: VllmConfig) -> None:
-    """The process groups of one process, which layers ask for their rank."""
-    with set_current_vllm_config(config):
-        init_distributed_environment(1, 0, f"file://{directory}/ranks", 0, "gloo")
-        ensure_model_parallel_initialized(1, 1)

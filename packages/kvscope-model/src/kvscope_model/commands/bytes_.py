@@ -2,14 +2,11 @@
 
 import argparse
 import json
-import os
+import math
 import re
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from kvscope.api.commands import EXIT_DONE, argument, arguments, command, flag, path
 from kvscope.api.errors import BadInput
@@ -17,19 +14,24 @@ from kvscope.api.files import files
 from kvscope.api.words import quantities
 
 if TYPE_CHECKING:
+    from kvscope_model.report.capacity import Capacity, Mix
     from kvscope_model.report.kv_bytes import Losses
 
 LENGTHS = (1024, 2048, 8192, 32768)
 LINKS = (13.0, 26.0, 52.0, 200.0)
-# As vLLM needs them to start in one process without a network; what else is set stays.
-ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "TORCHDYNAMO_DISABLE": "1",
-}
+OTHER_HARDWARE = "a100-80gb"
+CPU_MEMORY = 40 * 2**30
+VARIANTS = ("kv_cache_dtype=fp8", "gpu_memory_utilization=0.95")
+PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+
+
+def _mix(text: str) -> "Mix":
+    from kvscope_model.report.capacity import Mix
+
+    prompt, _, output = text.partition(":")
+    if not (prompt.isdigit() and output.isdigit() and int(prompt) and int(output)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not PROMPT:OUTPUT in tokens, as 8192:512")
+    return Mix(int(prompt), int(output))
 
 
 @command(
@@ -50,11 +52,23 @@ ENVIRONMENT = {
         help="arguments of `vllm serve` that change what it plans, as block_size=32",
     ),
     argument(
+        "--gpu",
+        default="h100",
+        metavar="NAME",
+        help="that the plan is for (default: h100), or cpu: this machine's",
+    ),
+    argument(
+        "--gpus",
+        type=arguments.whole(1),
+        metavar="N",
+        help="how many; tensor_parallel_size, unless KEY=VALUE divide them otherwise (default: 1)",
+    ),
+    argument(
         "--memory",
         type=arguments.size(),
-        default=40 * 2**30,
         metavar="SIZE",
-        help=f"of the KV cache, {quantities.SIZE_HELP}, or bytes (default: 40GiB)",
+        help=f"of the KV cache of a GPU, where it is known, {quantities.SIZE_HELP}, or bytes "
+        "(default: what the GPU leaves; 40GiB with --gpu cpu)",
     ),
     argument(
         "--tokens",
@@ -64,7 +78,15 @@ ENVIRONMENT = {
         metavar="N",
         help=f"lengths of requests (default: {' '.join(map(str, LENGTHS))})",
     ),
-    argument("--hardware", default="a100-80gb", help="that recomputes (default: a100-80gb)"),
+    argument(
+        "--mix",
+        type=_mix,
+        nargs="+",
+        default=[],
+        metavar="PROMPT:OUTPUT",
+        help="lengths of prompts and outputs, as 8192:512",
+    ),
+    argument("--hardware", help="that recomputes (default: the GPU's, or a100-80gb)"),
     argument(
         "--links",
         type=arguments.positive("GB/s", below=1e6),
@@ -80,109 +102,75 @@ ENVIRONMENT = {
     order=180,
 )
 def bytes_(given: argparse.Namespace) -> int:
-    """Say where the memory of a model's KV cache goes, as vLLM plans it.
+    """Say what a server has room for on a GPU, as vLLM plans it.
 
-    Needs no weights and no GPU. Of each KV group: layers, tokens and bytes of a block, useful,
-    padded and reserved. Of requests: what each holds, how many fit, and what a preemption costs:
-    bytes to swap, FLOPs to compute it again, and which is quicker over which link. The plan is that
-    of the platform that vLLM runs on, which the first line names.
+    Needs no weights and no GPU. Whether it starts, requests at once, where the memory goes, the
+    first flag to change; of each KV group: layers, tokens and bytes of a block; and what a
+    preemption costs: bytes to swap, FLOPs to compute tokens again, and which is quicker over which
+    link.
     """
     if given.picture and given.picture.suffix != ".svg":
         raise BadInput(f"--picture is {str(given.picture)!r} but must end with .svg")
-    losses = _losses(given)
-    print(json.dumps(losses.as_json(), indent=2) if given.json else "\n".join(losses.lines()))
+    capacity, losses = _planned(given)
+    if given.json:
+        print(json.dumps(losses.as_json() | {"capacity": capacity.as_json()}, indent=2))
+    else:
+        print("\n".join([*capacity.lines(), "", *losses.lines()]))
     if given.picture:
         files.write_text(given.picture, losses.picture())
     return EXIT_DONE
 
 
-def _losses(given: argparse.Namespace) -> "Losses":
+def _planned(given: argparse.Namespace) -> "tuple[Capacity, Losses]":
     from kvscope.api.running import require_vllm
+    from kvscope_model.capacity import gpus, models
+    from kvscope_model.capacity.request import Question, ask
     from kvscope_model.hardware import hardware
+    from kvscope_model.report.capacity import Capacity
     from kvscope_model.report.kv_bytes import Losses, lengths
 
-    hardware_model = hardware.read(given.hardware)
-    arguments = [*map(_argument, given.vllm)]
+    gpu = None if given.gpu == gpus.CPU else gpus.gpu_of(given.gpu)
+    hardware_name = given.hardware or (gpu and gpu.hardware) or OTHER_HARDWARE
+    hardware_model = hardware.read(hardware_name)
+    settings = dict(map(_setting, given.vllm))
     require_vllm(computes=False)
-    os.environ.update(ENVIRONMENT)
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
-    with _model_directory(given) as (name, own, directory):
-        print(f"{name}: vLLM plans its KV cache", file=sys.stderr)
-        from kvscope.api.vllm import kv_planning
+    name, added, config = models.find(given.model, given.config_dir)
+    count = given.gpus or _ranks(settings)
+    if given.gpus and given.gpus > _ranks(settings):
+        settings.setdefault("tensor_parallel_size", str(given.gpus // _ranks(settings)))
+    asked = sorted({*given.tokens, *(tokens for mix in given.mix for tokens in mix.lengths)})
+    question = Question(
+        name=name,
+        config=config,
+        arguments=[*added, *(_argument(*item) for item in settings.items())],
+        lengths=lengths(asked, models.longest(config)),
+        variants=[setting for setting in VARIANTS if setting.partition("=")[0] not in settings],
+        memory_bytes=given.memory or (CPU_MEMORY if gpu is None else None),
+        gpu=gpu,
+        gpus=count,
+    )
+    print(f"{name}: vLLM plans its KV cache", file=sys.stderr)
+    answer = ask(question)
+    capacity = Capacity(
+        answer, gpu, count, given.tokens, given.mix, settings, models.kv_heads(config)
+    )
+    return capacity, Losses(answer.plan, given.tokens, hardware_name, hardware_model, given.links)
 
-        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-        wanted = lengths(given.tokens, _longest(config))
-        planned = kv_planning.plan(directory, name, given.memory, wanted, [*own, *arguments])
-    return Losses(planned, given.tokens, given.hardware, hardware_model, given.links)
 
-
-def _argument(word: str) -> str:
-    """'max_model_len=8192' as `vllm serve` has it; true and false switch."""
+def _setting(word: str) -> tuple[str, str]:
+    """A word as 'max_model_len=8192'."""
     match = re.fullmatch(r"([a-z][a-z0-9_]*)=(.+)", word)
     if not match:
         raise BadInput(f"{word!r:.200} is no argument of `vllm serve` as in max_model_len=8192")
-    name, value = match[1].replace("_", "-"), match[2]
+    return match[1], match[2]
+
+
+def _argument(name: str, value: str) -> str:
+    """A setting as `vllm serve` has it; true and false switch."""
+    name = name.replace("_", "-")
     return {"true": f"--{name}", "false": f"--no-{name}"}.get(value, f"--{name}={value}")
 
 
-def _longest(config: dict[str, Any]) -> int:
-    """The longest request that a model's configuration allows."""
-    text = config.get("text_config", config)
-    most = text.get("max_position_embeddings", 2**15) if isinstance(text, dict) else 0
-    return most if isinstance(most, int) else 2**15
-
-
-@contextmanager
-def _model_directory(given: argparse.Namespace) -> Iterator[tuple[str, list[str], Path]]:
-    """The model's name and arguments, and a directory with the model's config.json alone."""
-    name, own, text = _model(given)
-    with tempfile.TemporaryDirectory(prefix="kvscope-bytes-") as created:
-        Path(created, "config.json").write_text(text, encoding="utf-8")
-        yield name, own, Path(created)
-
-
-def _model(given: argparse.Namespace) -> tuple[str, list[str], str]:
-    """A name, arguments and a config.json; BadInput if the word is neither a model nor such a file.
-
-    A model of config/model has the number type that runs of it have: vLLM's own choice differs.
-    """
-    from pydantic import ValidationError
-
-    from kvscope.api.composition import composition
-    from kvscope.api.models import Model
-    from kvscope.api.settings import complaints
-
-    config_file = Path(given.model)
-    if config_file.is_dir():
-        config_file = config_file / "config.json"
-    if config_file.is_file():
-        name = (
-            config_file.parent.resolve().name
-            if config_file.name == "config.json"
-            else config_file.stem
-        )
-        return name, [], _read(config_file)
-    names = composition.groups(given.config_dir)["model"]
-    if given.model not in names:
-        raise BadInput(
-            f"{given.model!r:.200} is no directory with a config.json, no such file, and no model "
-            f"of {given.config_dir}/model: {', '.join(names)}"
-        )
-    chosen = composition.Composer(given.config_dir).compose((("model", given.model),))["model"]
-    file = f"{given.config_dir}/model/{given.model}.yaml"
-    try:
-        model = Model.model_validate(chosen)
-    except ValidationError as error:
-        raise complaints.validation_message(Model, error, lambda _: file, chosen) from None
-    return given.model, [f"--dtype={model.dtype}"], json.dumps(model.hf_config())
-
-
-def _read(file: Path) -> str:
-    try:
-        text = file.read_text(encoding="utf-8")
-        config = json.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadInput(f"{file}: it cannot be read as JSON: {error}") from None
-    if not isinstance(config, dict) or not config.get("model_type"):
-        raise BadInput(f"{file}: no config.json of a model: it has no model_type")
-    return text
+def _ranks(settings: Mapping[str, str]) -> int:
+    """GPUs that the settings ask for."""
+    return math.prod(int(settings[name]) for name in PARALLEL if settings.get(name, "").isdigit())

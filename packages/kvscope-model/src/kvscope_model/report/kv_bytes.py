@@ -14,6 +14,7 @@ from kvscope.api.pages import render
 from kvscope.api.tables import kv_plan
 from kvscope.api.words import quantities
 from kvscope_model.hardware.hardware import Hardware
+from kvscope_model.report.text import aligned, bytes_words, wrapped
 
 SHORTEST = 256  # tokens: from this length on, doubled, recompute and swap are compared
 LINKS = {13.0: "PCIe 3", 26.0: "PCIe 4", 52.0: "PCIe 5", 200.0: "NVLink-C2C"}
@@ -22,11 +23,12 @@ HUES = (theme.PALETTE[2], theme.PALETTE[4], theme.GREY)
 
 
 def lengths(asked: Sequence[int], longest: int) -> list[int]:
-    """The lengths of requests to plan: those asked for, and doubled ones up to the longest."""
-    doubled, own = [], SHORTEST
-    while own < longest:
-        doubled.append(own)
-        own *= 2
+    """The lengths of requests to plan: those asked for, and doubled ones up to the longest of
+    these, or to that of the model."""
+    doubled, length = [], SHORTEST
+    while length < min(longest, max(asked)):
+        doubled.append(length)
+        length *= 2
     return sorted({*asked, *doubled})
 
 
@@ -103,6 +105,7 @@ class Losses:
             "blocks": held.blocks,
             "most_blocks": held.most,
             "useful_bytes": plan.useful_bytes(held),
+            "empty_bytes": plan.empty_bytes(held),
             "padding_bytes": plan.padding_bytes(held),
             "reserved_bytes": plan.reserved_bytes(held),
             "requests": plan.requests(held),
@@ -114,27 +117,15 @@ class Losses:
         }
 
     def lines(self) -> list[str]:
-        """All of it in lines of text."""
-        plan = self.plan
+        """KV groups, bytes of requests, and where swap is quicker, in lines of text."""
         return [
-            f"{plan.model}, as vLLM {self.vllm} plans it for a {plan.platform.upper()} "
-            f"(another platform has other blocks):",
-            f"{bytes_words(plan.memory_bytes)} are {plan.blocks:,} blocks of "
-            f"{plan.block_bytes:,} bytes, {plan.capacity_tokens:,} tokens in requests of "
-            f"{plan.max_model_len:,}: {plan.max_concurrency:.2f} of these at once",
-            *self._refusal(),
-            "",
             *aligned(self._group_rows()),
             "",
             *aligned(self._request_rows()),
             "",
-            f"Swap, out and back, is quicker than recompute on {self.hardware.title}",
+            *wrapped(f"Swap, out and back, is quicker than recompute on {self.hardware.title}"),
             *(f"  at {link_words(link)}: {self.crossing(link)}" for link in self.links),
         ]
-
-    def _refusal(self) -> Iterator[str]:
-        if self.plan.refused:
-            yield f"vLLM does not start with such blocks on this platform: {self.plan.refused}"
 
     def _group_rows(self) -> Iterator[list[str]]:
         yield ["KV group", "layers", "tokens", "window", "useful", "padded", "reserved"]
@@ -156,13 +147,11 @@ class Losses:
         yield ["a request of … tokens", *(f"{one['tokens']:,}" for one in found)]
         yield row("blocks", lambda one: f"{sum(one['blocks']):,}")
         yield row("at most, in prefill", lambda one: f"{sum(one['most_blocks']):,}")
-        yield row("useful", lambda one: bytes_words(one["useful_bytes"]))
-        yield row("useful a token", lambda one: bytes_words(one["useful_bytes"] / one["tokens"]))
-        yield row("reserved", lambda one: bytes_words(one["reserved_bytes"]))
+        yield row("contents a token", lambda one: bytes_words(one["useful_bytes"] / one["tokens"]))
         yield row("reserved a token", lambda o: bytes_words(o["reserved_bytes"] / o["tokens"]))
-        yield row("useful of reserved", lambda o: f"{o['useful_bytes'] / o['reserved_bytes']:.1%}")
-        yield row("requests at once", lambda one: f"{one['requests']:,}")
-        yield row("tokens in the pool", lambda one: f"{one['pool_tokens']:,}")
+        yield row(
+            "contents of reserved", lambda o: f"{o['useful_bytes'] / o['reserved_bytes']:.1%}"
+        )
         yield row("to swap", lambda one: bytes_words(one["swap_bytes"]))
         for link in self.links:
             name = f"{link:g}"
@@ -236,27 +225,6 @@ def _picture() -> charts.Spec:
 def merged(groups: Sequence[kv_plan.KvGroup]) -> list[tuple[kv_plan.KvGroup, int]]:
     """Each run of equal groups: the group, and the number of them."""
     return [(group, len([*same])) for group, same in groupby(groups)]
-
-
-def aligned(rows: Iterator[list[str]]) -> list[str]:
-    """Rows as lines: the first column to the left, the others to the right."""
-    found = [*rows]
-    widths = [max(len(row[n]) for row in found) for n in range(len(found[0]))]
-    return [
-        "  ".join(
-            cell.rjust(width) if n else cell.ljust(width)
-            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in found
-    ]
-
-
-def bytes_words(size: float) -> str:
-    """'1.5 GiB', '262 KiB', '96 bytes'."""
-    for unit, of in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size >= of:
-            return f"{size / of:,.4g} {unit}"
-    return f"{size:,.3g} bytes"
 
 
 def link_words(link: float) -> str:

@@ -17,9 +17,10 @@ from vllm.v1.outputs import ModelRunnerOutput
 from kvscope.engine.vllm.connectors.virtual import VirtualWorker
 from kvscope.engine.vllm.link import Link
 from kvscope.engine.vllm.outputs import known_outputs
+from kvscope.engine.vllm.ranks import stages
 from kvscope.engine.vllm.scheduled import contexts
 from kvscope.engine.vllm.virtual.block_tables import BlockTables
-from kvscope.engine.vllm.without_worker import WithoutWorker, build_without_storage, kept_by_layers
+from kvscope.engine.vllm.without_worker import WithoutWorker
 from kvscope.plan.devices.dry import TOKEN
 
 if TYPE_CHECKING:
@@ -67,8 +68,7 @@ class VirtualExecutor(WithoutWorker):
         """Full attention in every layer; of other families what vLLM's own layers keep."""
         model = self.model_config
         if self.by_config:
-            build_without_storage(self.vllm_config)
-            return [kept_by_layers(self.vllm_config)]
+            return [stage.specs for stage in stages(self.vllm_config)]
         spec = FullAttentionSpec(
             block_size=self.cache_config.block_size,
             num_kv_heads=model.get_total_num_kv_heads(),

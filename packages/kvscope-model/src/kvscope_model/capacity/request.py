@@ -1,0 +1,199 @@
+"""What a planning process is asked, and how: plans of vLLM are made in a process of their own."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+import kvscope_model
+from kvscope.api.errors import BadInput
+from kvscope.api.files import files
+from kvscope.api.machine import machine
+from kvscope.api.models import kv_bytes
+from kvscope_model.capacity.gpus import Gpu
+
+PROCESS = "kvscope_model.capacity.process"
+SOURCES = (Path(kvscope_model.__file__).parent, Path(kv_bytes.__file__).parents[1] / "engine")
+# As vLLM needs them to start in one process without a network; what else is set stays.
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A plan that is asked for, and its variants, each a setting of `vllm serve` that it lacks.
+
+    `memory_bytes` is what the KV cache of a rank has; None leaves it to the GPU. `gpu` is None for
+    the plan of this machine's CPU.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    arguments: Sequence[str]
+    lengths: Sequence[int]
+    variants: Sequence[str]
+    memory_bytes: int | None
+    gpu: Gpu | None
+    gpus: int = 1
+
+    def as_json(self) -> dict[str, Any]:
+        """The question as the process reads it."""
+        gpu = self.gpu.model_dump() if self.gpu else None
+        config = json.dumps(dict(self.config))  # which may hold Infinity, as some published ones
+        return asdict(self) | {"config": config, "gpu": gpu}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A setting that the plan lacks, and the requests of `tokens` at once that it would give."""
+
+    setting: str
+    tokens: int
+    requests: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """vLLM's plan, where the memory of a rank goes, and what was left out to make the plan.
+
+    `refused` is why a server with the arguments does not start; the plan is then for the longest
+    requests that fit.
+    """
+
+    plan: kv_bytes.KvPlan
+    memory: Mapping[str, Any]
+    notes: Sequence[str]
+    refused: str | None = None
+    variants: Sequence[Variant] = ()
+
+    @property
+    def vllm(self) -> str:
+        """The version of the vLLM that planned."""
+        installed = machine.installed_vllm()
+        return installed[1] if installed else "of an unknown version"
+
+
+ANSWER = TypeAdapter(Answer)
+
+
+def ask(question: Question) -> Answer:
+    """The answer, from the cache of earlier ones if nothing has changed; BadInput as vLLM's."""
+    return ask_all([question])[0]()
+
+
+def ask_all(questions: Sequence[Question]) -> list[Callable[[], Answer]]:
+    """The answers to questions about one kind of GPU; each call gives one, or raises BadInput.
+
+    A new process answers those that are not in the cache of earlier ones.
+    """
+    asked = [question.as_json() for question in questions]
+    kept = [_directory() / f"{_digest(one)}.json" for one in asked]
+    answers = [_kept(file) for file in kept]
+    if missing := [n for n, answer in enumerate(answers) if answer is None]:
+        made = _answered([asked[n] for n in missing], questions[missing[0]])
+        for n, answer in zip(missing, made, strict=True):
+            answers[n] = answer
+            if "unplannable" not in answer:
+                files.make_directory(kept[n].parent)
+                files.write_json(kept[n], answer)
+    return [partial(_given, answer or {}) for answer in answers]
+
+
+def _kept(file: Path) -> dict[str, Any] | None:
+    """An earlier answer; None if there is none, or none that can be read."""
+    try:
+        answer: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        ANSWER.validate_python(answer)
+    except (OSError, ValueError):
+        return None
+    return answer
+
+
+def _given(answer: Mapping[str, Any]) -> Answer:
+    if "unplannable" in answer:
+        raise BadInput(answer["unplannable"])
+    return ANSWER.validate_python(answer)
+
+
+def _answered(asked: Sequence[Mapping[str, Any]], question: Question) -> list[dict[str, Any]]:
+    """Ask a new process; where it ends without an answer, that is the end of its log."""
+    with tempfile.TemporaryDirectory(prefix="kvscope-bytes-") as directory:
+        place = Path(directory)
+        places = [place / str(n) for n in range(len(asked))]
+        for own, one in zip(places, asked, strict=True):
+            files.make_directory(own)
+            files.write_json(own / "question.json", dict(one))
+        environment = {**os.environ, **ENVIRONMENT}
+        environment.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
+        if question.gpu:
+            environment = _with_gpus(place / "node", question, environment)
+        with (place / "log").open("w+b") as log:
+            subprocess.run(
+                [sys.executable, "-m", PROCESS, *map(str, places)],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                check=False,
+            )
+        lines = (place / "log").read_text("utf-8", "replace").strip().splitlines()
+        last = lines[-1] if lines else "its process wrote nothing"
+        failed = {"unplannable": f"{question.name}: vLLM's planning ended early: {last:.300}"}
+        return [_read(own / "answer.json") or failed for own in places]
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    try:
+        answer: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return answer
+
+
+def _with_gpus(
+    directory: Path, question: Question, environment: Mapping[str, str]
+) -> dict[str, str]:
+    """The environment of a process that finds the GPUs."""
+    from kvscope_rehearsal.node import PLANNED, Gpus, environment_of, make_node
+
+    gpu, installed = question.gpu, machine.installed_vllm()
+    assert gpu is not None
+    if find_spec("triton") is None or installed is None:
+        raise BadInput(
+            "a plan for a GPU needs triton, which is not installed; run `make env`, or ask for the "
+            "plan of this machine with --gpu cpu"
+        )
+    gpus = Gpus(question.gpus, gpu.name, gpu.memory_bytes, gpu.capability, gpu.processors)
+    make_node(directory, gpus, f"{installed[1].partition('+')[0]}+planned", PLANNED)
+    return environment_of(directory, environment)
+
+
+def _directory() -> Path:
+    """Where answers are kept."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "kvscope" / "plans"
+
+
+def _digest(asked: Mapping[str, Any]) -> str:
+    """SHA-256 of a question and of the code that answers it."""
+    digest = hashlib.sha256(json.dumps([asked, machine.installed_vllm()]).encode())
+    for directory in SOURCES:
+        for file in sorted(directory.rglob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,147 @@
+"""Plans for GPUs are what servers on them have logged, and what vLLM refuses there is refused.
+
+Numbers are those of public logs and reports (packages/kvscope-model/data, and the links here).
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvscope.base.errors import BadInput
+from kvscope_model.capacity.gpus import gpu_of
+from kvscope_model.capacity.request import Answer, Question, ask_all
+
+pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
+pytest.importorskip("triton", reason="triton is not here; run `make env`")
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+ARCHITECTURES = Path(__file__).parents[2] / "data" / "architectures"
+GIB = 2**30
+TINY: dict[str, Any] = {
+    **{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "torch_dtype": "bfloat16"},
+    **{"num_hidden_layers": 6, "hidden_size": 512, "intermediate_size": 1024, "vocab_size": 512},
+    **{"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64},
+    "max_position_embeddings": 4096,
+}
+
+
+def published(name: str) -> dict[str, Any]:
+    """The numbers of a published config.json."""
+    config: dict[str, Any] = json.loads((ARCHITECTURES / f"{name}.json").read_text("utf-8"))
+    return config
+
+
+def question(config: dict[str, Any], memory: float | None, *arguments: str) -> Question:
+    """A question about a server on H100s; `memory` is in bytes."""
+    words = [f"--{word}" for word in arguments]
+    return Question(
+        "asked", config, words, [1024], (), int(memory) if memory else None, gpu_of("h100"), 8
+    )
+
+
+LLAMA = published("meta-llama--Llama-3.1-8B-Instruct")
+# One rank of four, without the quantization of weights: its KV heads divided.
+GPT_OSS = published("openai--gpt-oss-120b") | {"num_key_value_heads": 2, "num_attention_heads": 16}
+GPT_OSS.pop("quantization_config", None)
+KIMI = published("moonshotai--Kimi-K2-Instruct")
+NEMOTRON = published("nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-BF16")
+
+QUESTIONS: dict[str, Question] = {
+    # github.com/vllm-project/vllm/issues/10517: 3.81 GiB on an RTX 3090
+    "llama": question(LLAMA, 3.8125 * GIB, "block-size=16", "max-model-len=20000"),
+    # the log of vLLM 0.15 on four H100s, 100.66 GiB: 84.12 x without asynchronous scheduling
+    "gpt-oss": question(
+        *(GPT_OSS, 108081119232, "block-size=16", "max-num-batched-tokens=8192"),
+        *("max-model-len=131072", "no-async-scheduling"),
+    ),
+    # vllm-project/recipes, Kimi-K2-Think: 46.80 GiB on eight H200s
+    "kimi": question(KIMI, 46.80 * GIB, "block-size=64", "max-model-len=131072"),
+    # github.com/vllm-project/vllm/issues/53749: "attention block size to 2096 tokens"
+    "nemotron": question(NEMOTRON, 40 * GIB, "max-model-len=32768"),
+    "whole": question(TINY, 64 * 2**20, "max-model-len=4096"),
+    "two ranks": question(TINY, 64 * 2**20, "max-model-len=4096", "tensor-parallel-size=2"),
+    "eight ranks": question(TINY, 64 * 2**20, "max-model-len=4096", "tensor-parallel-size=8"),
+    "three stages": question(TINY, 64 * 2**20, "max-model-len=4096", "pipeline-parallel-size=3"),
+    "too little": question(TINY, 2**20),
+    "no such flag": question(TINY, 64 * 2**20, "no-such-flag=3"),
+    "strange": question(TINY | {"architectures": ["Strange"]}, 64 * 2**20),
+    "of the GPU": question(TINY, None),
+}
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[], Answer]]:
+    """The answers of one process, kept nowhere else."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        return dict(zip(QUESTIONS, ask_all([*QUESTIONS.values()]), strict=True))
+
+
+Answers = dict[str, Callable[[], Answer]]
+
+
+def test_blocks_are_those_that_gpus_logged(answers: Answers) -> None:
+    llama, gpt_oss, kimi = (answers[name]().plan for name in ("llama", "gpt-oss", "kimi"))
+    assert (llama.blocks, round(llama.max_concurrency, 2)) == (1952, 1.56)
+    assert (gpt_oss.blocks, round(gpt_oss.max_concurrency, 2)) == (732_972, 84.12)
+    assert (kimi.blocks, kimi.capacity_tokens) == (11_173, 715_072)
+
+
+def test_states_set_the_block_size_of_attention_as_on_a_gpu(answers: Answers) -> None:
+    groups = answers["nemotron"]().plan.groups
+    assert {group.block_tokens for group in groups if group.kind == "FullAttention"} == {2096}
+
+
+def test_ranks_divide_heads_until_each_keeps_one(answers: Answers) -> None:
+    whole, two, eight = (answers[n]().plan for n in ("whole", "two ranks", "eight ranks"))
+    assert whole.block_bytes == 2 * two.block_bytes == 2 * eight.block_bytes
+    assert two.blocks == eight.blocks == 2 * whole.blocks
+
+
+def test_stages_divide_layers_and_the_fullest_decides(answers: Answers) -> None:
+    plan = answers["three stages"]().plan
+    assert [rank.layers for rank in plan.ranks] == [2, 2, 2]
+    assert plan.blocks == min(rank.blocks for rank in plan.ranks)
+    assert plan.blocks // 3 == answers["whole"]().plan.blocks
+
+
+def test_weights_are_those_of_the_layers_in_their_number_type(answers: Answers) -> None:
+    attention, products = 2 * 512 * 512 + 2 * 512 * 128, 3 * 512 * 1024
+    weights = 6 * (attention + products + 2 * 512) + 512
+    embeddings = 2 * 512 * 512
+    plan = answers["whole"]().plan
+    assert plan.weights == weights
+    assert plan.ranks[0].weight_bytes == 2 * (weights + embeddings)
+
+
+def test_memory_of_the_gpu_that_is_left_is_the_cache_s(answers: Answers) -> None:
+    answer = answers["of the GPU"]()
+    (rank,) = answer.memory["ranks"]
+    assert rank["kv_bytes"] == answer.plan.memory_bytes
+    spent = rank["weight_bytes"] + rank["activation_bytes"] + rank["other_bytes"]
+    assert rank["kv_bytes"] + spent == rank["usable_bytes"] < gpu_of("h100").memory_bytes
+
+
+def test_a_cache_that_holds_no_request_is_planned_for_what_fits(answers: Answers) -> None:
+    answer = answers["too little"]()
+    assert answer.refused
+    assert "max seq len (4096)" in answer.refused
+    assert 0 < answer.plan.max_model_len < 4096
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("no such flag", "vLLM refuses its arguments: unrecognized arguments: --no-such-flag=3"),
+        ("strange", "architectures ['Strange'] are not supported"),
+    ],
+)
+def test_what_vllm_refuses_is_a_sentence(answers: Answers, name: str, told: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        answers[name]()
+    assert told in str(refused.value)
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,112 @@
+"""What a server has room for follows from vLLM's plan: requests at once, memory, advice."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from made_up_plans import PLAN
+
+from kvscope.base.errors import BadInput
+from kvscope.tables.kv_bytes import HeldBlocks, KvPlan
+from kvscope_model.capacity import published
+from kvscope_model.capacity.gpus import gpu_of, gpus
+from kvscope_model.capacity.memory import RankMemory
+from kvscope_model.capacity.request import ANSWER, Answer, Variant
+from kvscope_model.hardware.files import names
+from kvscope_model.report.capacity import MEMORY, Capacity, Mix
+
+NO_ROOM = "the model needs 9 GiB. Give more --memory, or max_model_len=N."
+
+
+def capacity(plan: KvPlan = PLAN, *mixes: Mix, **given: Any) -> Capacity:
+    answer = {"memory": {}, "notes": [], "refused": None, "variants": []} | given
+    settings = answer.pop("settings", {})
+    return Capacity(Answer(plan, **answer), gpu_of("h100"), 1, [256, 512], mixes, settings)
+
+
+def test_every_gpu_has_a_name_of_cuda_and_known_speeds() -> None:
+    assert {gpu.hardware for gpu in gpus().values()} <= {*names(), None}
+    assert len({gpu.name for gpu in gpus().values()}) == len(gpus())
+    assert gpu_of("NVIDIA-H100") is gpu_of("h100")
+
+
+def test_an_unknown_gpu_is_a_sentence_with_the_known_ones() -> None:
+    with pytest.raises(BadInput, match=r"--gpu is 'h1000' \(did you mean 'h100'\?\) but must be"):
+        gpu_of("h1000")
+
+
+def test_a_mix_lies_between_its_shortest_and_longest_requests() -> None:
+    plan = replace(PLAN, held=(HeldBlocks(257, (5, 5, 17), (16, 16, 17)), PLAN.held[1]))
+    short, long = (plan.requests(held) for held in plan.held if held)
+    assert long <= capacity(plan).requests_of(Mix(256, 256)) <= short
+
+
+def test_a_mix_that_does_not_fit_has_no_requests() -> None:
+    assert capacity().requests_of(Mix(8000, 192)) == 0
+
+
+def test_a_refusal_is_said_first_with_what_fits() -> None:
+    lines = " ".join(capacity(refused=NO_ROOM).lines())
+    assert "It does not start: the model needs 9 GiB." in lines
+    assert "First flag to change: max_model_len=4096" in lines
+    assert capacity(refused=NO_ROOM).as_json()["starts"] is False
+    assert capacity().as_json()["starts"] is True
+
+
+def test_too_few_states_name_the_setting_that_helps() -> None:
+    few = replace(PLAN, refused="max_num_seqs (9) exceeds 7 blocks; give max_num_seqs=7 or less")
+    assert capacity(few).as_json()["first_flag"] == "max_num_seqs=7 or less"
+
+
+@pytest.mark.parametrize(("requests", "advised"), [(1, False), (5, True)])
+def test_a_flag_is_advised_if_it_gives_more(requests: int, advised: bool) -> None:
+    variant = Variant("kv_cache_dtype=fp8", 512, requests)
+    now = capacity().requests(512)
+    assert now == 1
+    advice = capacity(variants=[variant]).advice()
+    assert advice.startswith("kv_cache_dtype=fp8: 5 requests of 512") is advised
+
+
+def test_what_differs_from_what_was_asked_is_said() -> None:
+    told = " ".join(capacity(settings={"block_size": "32", "max_num_seqs": "9"}).lines())
+    assert "block_size=32 was asked for, blocks of SlidingWindow have 16 tokens" in told
+    assert "max_num_seqs=9 was asked for, 256 is planned" in told
+    assert "asked for" not in " ".join(capacity(settings={"block_size": "16"}).lines())
+
+
+def test_lines_fit_into_eighty_columns() -> None:
+    memory = {"stated": False, "ranks": 2 * [dict.fromkeys(MEMORY, 2**37)]}
+    mix = Mix(100_000, 10_000)
+    lines = capacity(PLAN, mix, refused=NO_ROOM, memory=memory).lines()
+    assert max(map(len, lines)) <= 80
+
+
+def test_memory_of_a_rank_is_conserved() -> None:
+    rank = RankMemory(100, 50, 20, 10, 10, 30)
+    parts = rank.kv_bytes + rank.weight_bytes + rank.activation_bytes + rank.other_bytes
+    assert parts == rank.usable_bytes
+
+
+def test_an_answer_is_the_same_after_a_round_trip() -> None:
+    variant = Variant("kv_cache_dtype=fp8", 512, 3)
+    answer = Answer(PLAN, {"ranks": []}, ["a note"], None, [variant])
+    again = ANSWER.validate_python(ANSWER.dump_python(answer, mode="json"))
+    assert again.plan == PLAN
+    assert [*again.variants] == [variant]
+
+
+def test_a_published_configuration_is_planned_as_it_is_before_parts_are_left_out() -> None:
+    config = {"model_type": "llama", "quantization_config": {"quant_method": "awq"}}
+    whole, without = published.attempts(config, ["--a=1"])
+    assert (whole.config, whole.arguments, whole.notes) == (config, ["--a=1"], [])
+    assert without.config == {"model_type": "llama"}
+    assert "quantization awq left out" in without.notes[0]
+
+
+def test_images_and_own_code_are_left_out_and_that_is_said() -> None:
+    text = {"auto_map": {"AutoModel": "x"}, "layers": 2}
+    config = {"model_type": "vl", "vision_config": {"depth": 3}, "text_config": text}
+    (attempt,) = published.attempts(config, [])
+    assert attempt.config["text_config"] == {"layers": 2}
+    assert attempt.arguments == ["--language-model-only"]
+    assert len(attempt.notes) == 2

@@ -1,0 +1,127 @@
+"""The ranks of a server in one process, one after the other, without weights.
+
+A rank's process groups have all of their members by number, and exchange nothing. All ranks of a
+pipeline stage have layers of the same sizes, so that one of each stage stands for the others.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from vllm.config import VllmConfig, replace, set_current_vllm_config
+from vllm.distributed import (
+    cleanup_dist_env_and_memory,
+    ensure_model_parallel_initialized,
+    init_distributed_environment,
+    parallel_state,
+)
+from vllm.platforms import current_platform
+from vllm.v1.kv_cache_interface import KVCacheSpec
+
+from kvscope.engine.vllm.without_worker import built, kept_by_layers
+
+WITHOUT_MODEL = ("ngram", "ngram_gpu", "suffix")  # methods of speculative decoding
+FAKE = "fake"  # PyTorch's process group that exchanges nothing
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a rank of a pipeline stage has: models without storage, and what their layers keep."""
+
+    models: tuple[torch.nn.Module, ...]
+    specs: dict[str, KVCacheSpec]
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights of one rank, as they are loaded."""
+        kept = {id(p): p for model in self.models for p in model.parameters()}
+        return sum(p.numel() * p.element_size() for p in kept.values())
+
+
+def stages(config: VllmConfig) -> list[Stage]:
+    """The pipeline stages of a server, each with its draft model; sets the platform's block size.
+
+    The configuration then has the layers of all stages.
+    """
+    parallel = config.parallel_config
+    every: dict[str, Any] = {}
+    made = []
+    for number in range(parallel.pipeline_parallel_size):
+        context = config.compilation_config.static_forward_context
+        context.clear()
+        _join(config, number * parallel.tensor_parallel_size)
+        models = tuple(_models(config))
+        current_platform.update_block_size_for_backend(config)
+        made.append(Stage(models, kept_by_layers(config)))
+        every |= context
+    config.compilation_config.static_forward_context.update(every)
+    return made
+
+
+def _models(config: VllmConfig) -> list[torch.nn.Module]:
+    """The model, and the draft model of speculative decoding if it has layers of its own."""
+    drafts = config.speculative_config
+    own = drafts.draft_model_config if drafts and drafts.method not in WITHOUT_MODEL else None
+    models = [built(config)]
+    if own is not None and own is not config.model_config:
+        models.append(built(_draft_config(config), own))
+    return models
+
+
+def _draft_config(config: VllmConfig) -> VllmConfig:
+    """The configuration of a draft model, whose layers join those of the server."""
+    drafts: Any = config.speculative_config
+    if drafts.method != "draft_model":
+        return config
+    parallel = replace(drafts.draft_parallel_config, rank=config.parallel_config.rank)
+    return replace(
+        config, quant_config=None, parallel_config=parallel, model_config=drafts.draft_model_config
+    )
+
+
+def _join(config: VllmConfig, rank: int) -> None:
+    """Make this process a rank of the server's world."""
+    parallel = config.parallel_config
+    if dist.is_initialized():
+        cleanup_dist_env_and_memory()
+    parallel.rank = rank
+    with _alone(), set_current_vllm_config(config):
+        init_distributed_environment(parallel.world_size, rank, "fake://", 0, FAKE)
+        ensure_model_parallel_initialized(
+            parallel.tensor_parallel_size,
+            parallel.pipeline_parallel_size,
+            parallel.prefill_context_parallel_size,
+            parallel.decode_context_parallel_size,
+        )
+
+
+class _alone:
+    """Within it, process groups are made without the other ranks."""
+
+    def __enter__(self) -> None:
+        start, group = dist.init_process_group, dist.new_group
+        coordinate: Callable[..., Any] = parallel_state.init_model_parallel_group
+        self._before = (start, group, coordinate)
+
+        def init_process_group(*_: Any, world_size: int, rank: int, **__: Any) -> None:
+            start(FAKE, store=FakeStore(), world_size=world_size, rank=rank)
+
+        def new_group(ranks: Any = None, **_: Any) -> Any:
+            return group(ranks, backend=FAKE)
+
+        def init_model_parallel_group(*args: Any, **given: Any) -> Any:
+            links = {"use_message_queue_broadcaster": False, "use_device_communicator": False}
+            return coordinate(*args, **given | links)
+
+        self._put(init_process_group, new_group, init_model_parallel_group)
+
+    def __exit__(self, *_: object) -> None:
+        self._put(*self._before)
+
+    @staticmethod
+    def _put(start: Any, group: Any, coordinate: Any) -> None:
+        dist.init_process_group, dist.new_group = start, group
+        parallel_state.init_model_parallel_group = coordinate
