@@ -20,6 +20,8 @@ import yaml
 from kvscope import tables
 from kvscope.base.files import write_json
 from kvscope.metrics.experiment import analyse
+from kvscope.plan.pairs import compare
+from kvscope.plan.traits import as_json
 from kvscope.tables import runfile
 from kvscope.tables.copies import copies_of
 from kvscope.tables.evidence import ALL
@@ -297,6 +299,8 @@ def write_study(
     keys = list(dict.fromkeys(key for fake in fakes for key in fake.varied))
     for seed, fake in enumerate(fakes):
         write_experiment(fake, results, seed)
+    varied = [{key: fake.varied.get(key) for key in keys} for fake in fakes]
+    compared = compare([f.id for f in fakes], varied, [fake.label for fake in fakes])
     manifest = {
         "study": name,
         "base": name,
@@ -308,19 +312,21 @@ def write_study(
         "compare": None,
         "varied_keys": keys,
         "figures": list(figures),
+        "pairs": compared.pairs,
         "experiments": [
             {
                 "id": fake.id,
-                "label": fake.label,
+                "label": compared.labels[fake.id],
+                "traits": as_json(compared.traits[fake.id]),
                 "grid": "fake",
-                "varied": {key: fake.varied.get(key) for key in keys},
+                "varied": row,
                 "resources": {
                     **{"threads": 1, "memory_mib": 1, "parked_mib": 1},
                     **{"gpus": 0, "exclusive": 0, "batch": 0, "together": 0},
                     **{"walltime_s": 1, "share_s": 1},
                 },
             }
-            for fake in fakes
+            for fake, row in zip(fakes, varied, strict=True)
         ],
     }
     write_json(results / "studies" / name / "manifest.json", manifest)

@@ -10,7 +10,7 @@ from kvscope.plan import documents, layers
 from kvscope.plan.experiment import dump
 from kvscope.plan.grid import expand
 from kvscope.plan.question import Question
-from kvscope.report.data import ReportedRun, StudyData
+from kvscope.report.data import ReportedRun, StudyData, compare_runs
 from kvscope.report.figures.overflow_losses import IDLE, LONGER, MORE, draw
 from kvscope.report.render import svg
 
@@ -64,7 +64,10 @@ def study_of(directory: Path, seeds: int) -> StudyData:
             )
         )
     asked = Question(key="overflow", base="recompute")
-    return StudyData("made up", "made up", "", plan.varied_keys, tuple(runs), (), question=asked)
+    return StudyData(
+        *("made up", "made up", "", plan.varied_keys, tuple(runs), (), asked),
+        compared=compare_runs(runs, asked),
+    )
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
@@ -87,5 +90,4 @@ def test_parts_add_up_and_the_largest_is_the_cause(tmp_path: Path, seeds: int) -
 def test_where_no_policy_loses_there_is_nothing_to_draw(tmp_path: Path) -> None:
     study = study_of(tmp_path, 1)
     faster = tuple(run for run in study.runs if run.varied["cache.oversubscription"] == 4.0)
-    only = StudyData("made up", "", "", study.keys, faster, (), question=study.question)
-    assert draw(only, ()) is None
+    assert draw(study.part(faster), ()) is None

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
+from kvscope.base.errors import BadInput
 from kvscope.plan.fields import Label
 from kvscope.plan.named import name, name_of
 from kvscope.plan.vocabulary import is_option, label
@@ -257,12 +258,9 @@ def without(traits: Settings, key: str) -> Settings:
     return traits | {group: option.without(key)} if isinstance(option, ChosenOption) else traits
 
 
-def labels(varied: Sequence[Settings], otherwise: Sequence[str]) -> list[str]:
-    """A label for each experiment, by its varied settings: the name of its traits.
-
-    The other label where that is empty, or several have the same.
-    """
-    names_ = names(traits(in_tokens(varied)))
+def labels(rows: Sequence[Settings], otherwise: Sequence[str]) -> list[str]:
+    """The name of each row of traits; the other label where it is empty or several have it."""
+    names_ = names(rows)
     count = Counter(names_)
     return [
         words if words and count[words] == 1 else other
@@ -300,3 +298,32 @@ def in_words(traits: Settings) -> str:
 def is_number(value: Any) -> bool:
     """Whether a setting's value is a number; a truth value is not."""
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def as_json(traits: Settings) -> Settings:
+    """Traits as JSON: an option with its settings, or a value with its name, is an object."""
+    return {key: _stored(value) for key, value in traits.items()}
+
+
+def _stored(value: Any) -> Any:
+    if isinstance(value, ChosenOption):
+        return {"option": _stored(value.name), "settings": as_json(dict(value.settings))}
+    words = name_of(value)
+    return value if words is None else {"value": value, "name": words}
+
+
+def from_json(stored: Settings, place: str) -> Settings:
+    """The traits that are stored at a place of a file; BadInput if one is damaged."""
+    return {key: _trait(value, f"{place}.{key}") for key, value in stored.items()}
+
+
+def _trait(value: Any, place: str) -> Any:
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case {"value": int() | float() | str() as plain, "name": str() as words}:
+            return name(plain, words)
+        case {"option": str() | {"value": str()} as option, "settings": dict() as settings}:
+            parts = from_json(settings, place)
+            return ChosenOption(_trait(option, place), tuple(parts.items()))
+    raise BadInput(f"{place} is {value!r:.60} but must be a trait; plan the study again")
