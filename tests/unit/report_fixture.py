@@ -20,8 +20,10 @@ import yaml
 from kvscope import tables
 from kvscope.base.files import write_json
 from kvscope.metrics.experiment import analyse
-from kvscope.plan.pairs import compare
-from kvscope.plan.traits import as_json
+from kvscope.plan.pairs import as_json, compare
+from kvscope.plan.question import Question
+from kvscope.plan.traits import Compared
+from kvscope.report.data import ReportedRun
 from kvscope.tables import runfile
 from kvscope.tables.copies import copies_of
 from kvscope.tables.evidence import ALL
@@ -292,6 +294,12 @@ def clocks(duration_s: float) -> dict[str, float]:
     return {"duration_s": duration_s, "raw_s": duration_s, **others}
 
 
+def compared(runs: Sequence[ReportedRun], question: Question | None = None) -> Compared:
+    """Runs without a manifest, as told apart and compared."""
+    ids, labels = [run.id for run in runs], [run.label for run in runs]
+    return compare(ids, [run.varied for run in runs], labels, question)
+
+
 def write_study(
     results: Path, fakes: Sequence[Fake], name: str = "fake", figures: Sequence[dict[str, Any]] = ()
 ) -> Path:
@@ -300,7 +308,7 @@ def write_study(
     for seed, fake in enumerate(fakes):
         write_experiment(fake, results, seed)
     varied = [{key: fake.varied.get(key) for key in keys} for fake in fakes]
-    compared = compare([f.id for f in fakes], varied, [fake.label for fake in fakes])
+    apart = compare([f.id for f in fakes], varied, [fake.label for fake in fakes])
     manifest = {
         "study": name,
         "base": name,
@@ -312,12 +320,12 @@ def write_study(
         "compare": None,
         "varied_keys": keys,
         "figures": list(figures),
-        "pairs": compared.pairs,
+        "pairs": apart.pairs,
         "experiments": [
             {
                 "id": fake.id,
-                "label": compared.labels[fake.id],
-                "traits": as_json(compared.traits[fake.id]),
+                "label": apart.labels[fake.id],
+                "traits": as_json(apart.traits[fake.id]),
                 "grid": "fake",
                 "varied": row,
                 "resources": {

@@ -10,11 +10,12 @@ from kvscope.plan import documents, layers
 from kvscope.plan.experiment import dump
 from kvscope.plan.grid import expand
 from kvscope.plan.question import Question
-from kvscope.report.data import ReportedRun, StudyData, compare_runs
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.overflow_losses import IDLE, LONGER, MORE, draw
 from kvscope.report.render import svg
 
 from .marks import marks_of
+from .report_fixture import compared
 
 BASE = {"makespan_s": 10.0, "forward_passes": 100.0, "throughput_tokens_per_s": 50.0}
 # Of swap, by the oversubscription: seconds, passes, and seconds in which nothing runs.
@@ -66,7 +67,7 @@ def study_of(directory: Path, seeds: int) -> StudyData:
     asked = Question(key="overflow", base="recompute")
     return StudyData(
         *("made up", "made up", "", plan.varied_keys, tuple(runs), (), asked),
-        compared=compare_runs(runs, asked),
+        compared=compared(runs, asked),
     )
 
 

@@ -27,7 +27,7 @@ from kvscope.plan.traits import (
     without,
 )
 from kvscope.report.circumstances import circumstances, dates, shared
-from kvscope.report.data import ReportedRun, StudyData, compare_runs
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures import pareto, step_timeline
 from kvscope.report.figures.passes import MERGE, thin, with_idle
 from kvscope.report.validity import summary
@@ -36,6 +36,8 @@ from kvscope.report.words import (
     number_text,
 )
 from tests.run_records import record_of
+
+from .report_fixture import compared
 
 
 def steps(count, gap=0.0):
@@ -155,7 +157,7 @@ def complete(**varied):
 
 def study(*runs):
     keys = tuple(dict.fromkeys(k for r in runs for k in r.varied))
-    return StudyData("s", "S", "", keys, runs, compared=compare_runs(runs))
+    return StudyData("s", "S", "", keys, runs, compared=compared(runs))
 
 
 def test_traits_tell_an_option_with_its_own_settings_and_give_them_back():

@@ -17,10 +17,11 @@ from kvscope.plan.composition import Composer, Config
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.figures import EXPERIMENT, GRID, Axes
 from kvscope.plan.levels import Levels
-from kvscope.plan.pairs import Compared, compare
+from kvscope.plan.pairs import compare
 from kvscope.plan.point import Point, check_keys
 from kvscope.plan.question import Question
 from kvscope.plan.study import Grid, Settings, StudyDefinition
+from kvscope.plan.traits import Compared
 from kvscope.plan.wording import format_value
 
 MAX_EXPERIMENTS = 10_000

@@ -201,7 +201,7 @@ def write(plan: "Plan", results: Path) -> Path:
 
 def contents(plan: "Plan", needs: dict[str, dict[str, int]]) -> dict[str, Any]:
     """The manifest of a plan, with these resources of each experiment's run by id."""
-    from kvscope.plan.traits import as_json
+    from kvscope.plan.pairs import as_json
 
     experiments = [planned.experiment for planned in plan.experiments]
     return {

@@ -11,20 +11,16 @@ Two experiments are compared if their settings are equal but for what is compare
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kvscope.base.errors import BadInput
-from kvscope.plan import traits
-from kvscope.plan.traits import Settings
+from kvscope.plan.named import name, name_of
+from kvscope.plan.traits import ChosenOption, Compared, Settings, in_tokens, tell_apart
 
 if TYPE_CHECKING:
-    from kvscope.plan.experiment import Experiment
     from kvscope.plan.question import Question
-
-Pairs = dict[str, list[tuple[str, str]]]
-"""By key that two experiments differ in, the ids of each pair: base and other, in order."""
 
 # Keys whose values ask for different work: what one costs says nothing of the other.
 DIFFERENT_WORK = ("workload", "model", "seed")
@@ -33,13 +29,15 @@ DIFFERENT_WORK = ("workload", "model", "seed")
 SECTIONS = ("device", "engine", "batching", "overflow", "cache")
 
 
-@dataclass(frozen=True)
-class Compared:
-    """Labels and traits of experiments, by id, and the pairs of them that are compared, by key."""
+class WithSettings(Protocol):
+    """An experiment, of which its id and its settings matter here."""
 
-    labels: dict[str, str] = field(default_factory=dict)
-    traits: dict[str, Settings] = field(default_factory=dict)
-    pairs: Pairs = field(default_factory=dict)
+    @property
+    def id(self) -> str:
+        """The experiment's id."""
+
+    def to_dict(self) -> Settings:
+        """Its settings, each section a group of keys."""
 
 
 def compare(
@@ -48,18 +46,9 @@ def compare(
     otherwise: Sequence[str],
     question: "Question | None" = None,
 ) -> Compared:
-    """Experiments by ids and varied settings, as told apart and compared for a question.
-
-    The label of an experiment is the name of its traits: the other label where that is empty, or
-    several have the same.
-    """
-    rows = traits.in_tokens(varied)
-    merged = traits.traits(rows)
-    return Compared(
-        dict(zip(ids, traits.labels(merged, otherwise), strict=True)),
-        dict(zip(ids, merged, strict=True)),
-        _pairs(dict(zip(ids, rows, strict=True)), question),
-    )
+    """Experiments by ids and varied settings, told apart and compared for a question."""
+    rows = dict(zip(ids, in_tokens(varied), strict=True))
+    return replace(tell_apart(ids, varied, otherwise), pairs=_pairs(rows, question))
 
 
 def read(manifest: Mapping[str, Any], path: object) -> Compared:
@@ -74,12 +63,14 @@ def read(manifest: Mapping[str, Any], path: object) -> Compared:
                 )
     return Compared(
         {i: entry["label"] for i, entry in entries.items()},
-        {i: traits.from_json(e["traits"], f"{path}: traits of {i}") for i, e in entries.items()},
+        {i: from_json(e["traits"], f"{path}: traits of {i}") for i, e in entries.items()},
         {key: [(base, other) for base, other in pairs] for key, pairs in manifest["pairs"].items()},
     )
 
 
-def _pairs(rows: Mapping[str, Settings], question: "Question | None") -> Pairs:
+def _pairs(
+    rows: Mapping[str, Settings], question: "Question | None"
+) -> dict[str, list[tuple[str, str]]]:
     """Pairs of experiments that differ in one key and of which one has its base value.
 
     With the key that the question asks about, those may differ that go along.
@@ -110,12 +101,29 @@ def _pairs_of_key(
         bases |= dict.fromkeys(ids, of_base)
     for other, value in values.items():
         for candidate in bases.get(other, ()) if value not in (base, None) else ():
-            if {*traits.differing_keys(rows[candidate], rows[other])} - along == {key}:
+            if {*differing_keys(rows[candidate], rows[other])} - along == {key}:
                 yield candidate, other
 
 
+def differing_keys(one: Settings, other: Settings) -> list[str]:
+    """The keys in which two experiments differ.
+
+    A key that only one of them has is no difference of its own where the option it comes with
+    differs, too: `batching.chunk_tokens` of chunked beside mixed batching.
+    """
+    keys = list(dict.fromkeys((*one, *other)))
+    differ = [key for key in keys if one.get(key) != other.get(key)]
+    return [
+        key
+        for key in differ
+        if (group := key.partition(".")[0]) == key
+        or group not in differ
+        or (one.get(key) is not None and other.get(key) is not None)
+    ]
+
+
 def of_sections(
-    experiments: Sequence["Experiment"], key: str | None = None
+    experiments: Sequence[WithSettings], key: str | None = None
 ) -> list[tuple[str, str]]:
     """The pairs of ids whose settings differ in one section alone; with `key`, in that key's."""
     sections = SECTIONS if key is None else (key.partition(".")[0],)
@@ -123,7 +131,7 @@ def of_sections(
     return [pair for group in groups for pair in combinations(group, 2)]
 
 
-def connected(experiments: Sequence["Experiment"]) -> list[tuple[str, ...]]:
+def connected(experiments: Sequence[WithSettings]) -> list[tuple[str, ...]]:
     """The ids in groups that comparisons connect, in their order."""
     members = {e.id: [e.id] for e in experiments}
     for group in groups_by_section(experiments):
@@ -137,16 +145,17 @@ def connected(experiments: Sequence["Experiment"]) -> list[tuple[str, ...]]:
 
 
 def groups_by_section(
-    experiments: Iterable["Experiment"], sections: Iterable[str] = SECTIONS
+    experiments: Iterable[WithSettings], sections: Iterable[str] = SECTIONS
 ) -> Iterator[list[str]]:
     """Lists of two ids or more whose settings are equal except in one of these sections.
 
     Another device is another engine: with the section of the device its name is equal, too.
     """
+    settings = {e.id: e.to_dict() for e in experiments}
     rows = {
-        e.id: {k: json.dumps(v, default=str) for k, v in e.to_dict().items()}
-        | {"device.name": e.device.name}
-        for e in experiments
+        id_: {k: json.dumps(v, default=str) for k, v in row.items()}
+        | {"device.name": row["device"]["name"]}
+        for id_, row in settings.items()
     }
     for section in sections:
         yield from equal_but_for(rows, section.__eq__)
@@ -160,3 +169,32 @@ def equal_but_for(
     for id_, row in rows.items():
         equal[frozenset(item for item in row.items() if not differs(item[0]))].append(id_)
     yield from (ids for ids in equal.values() if len(ids) > 1)
+
+
+def as_json(traits: Settings) -> Settings:
+    """Traits as JSON: an option with its settings, or a value with its name, is an object."""
+    return {key: _stored(value) for key, value in traits.items()}
+
+
+def _stored(value: Any) -> Any:
+    if isinstance(value, ChosenOption):
+        return {"option": _stored(value.name), "settings": as_json(dict(value.settings))}
+    words = name_of(value)
+    return value if words is None else {"value": value, "name": words}
+
+
+def from_json(stored: Settings, place: str) -> Settings:
+    """The traits that are stored at a place of a file; BadInput if one is damaged."""
+    return {key: _trait(value, f"{place}.{key}") for key, value in stored.items()}
+
+
+def _trait(value: Any, place: str) -> Any:
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case {"value": int() | float() | str() as plain, "name": str() as words}:
+            return name(plain, words)
+        case {"option": str() | {"value": str()} as option, "settings": dict() as settings}:
+            parts = from_json(settings, place)
+            return ChosenOption(_trait(option, place), tuple(parts.items()))
+    raise BadInput(f"{place} is {value!r:.60} but must be a trait; plan the study again")

@@ -7,11 +7,10 @@ with an option only are part of it: `overflow` has the value 'swap (pinned, per 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
-from kvscope.base.errors import BadInput
 from kvscope.plan.fields import Label
 from kvscope.plan.named import name, name_of
 from kvscope.plan.vocabulary import is_option, label
@@ -158,23 +157,6 @@ def shared_settings(settings: Sequence[Settings]) -> Settings:
     }
 
 
-def differing_keys(one: Settings, other: Settings) -> list[str]:
-    """The keys in which two experiments differ.
-
-    A key that only one of them has is no difference of its own where the option it comes with
-    differs, too: `batching.chunk_tokens` of chunked beside mixed batching.
-    """
-    keys = list(dict.fromkeys((*one, *other)))
-    differ = [key for key in keys if one.get(key) != other.get(key)]
-    return [
-        key
-        for key in differ
-        if (group := key.partition(".")[0]) == key
-        or group not in differ
-        or (one.get(key) is not None and other.get(key) is not None)
-    ]
-
-
 def in_tokens(rows: Sequence[Settings]) -> list[Settings]:
     """The rows with the cache's size in tokens where the size of its blocks varies, too.
 
@@ -258,14 +240,33 @@ def without(traits: Settings, key: str) -> Settings:
     return traits | {group: option.without(key)} if isinstance(option, ChosenOption) else traits
 
 
-def labels(rows: Sequence[Settings], otherwise: Sequence[str]) -> list[str]:
-    """The name of each row of traits; the other label where it is empty or several have it."""
+@dataclass(frozen=True)
+class Compared:
+    """Labels and traits of experiments, by id, and the pairs of them that are compared.
+
+    Pairs are ids, base and other, by the key that the two differ in.
+    """
+
+    labels: dict[str, str] = field(default_factory=dict)
+    traits: dict[str, Settings] = field(default_factory=dict)
+    pairs: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+
+
+def tell_apart(
+    ids: Sequence[str], varied: Sequence[Settings], otherwise: Sequence[str]
+) -> Compared:
+    """Experiments by ids and varied settings: traits, and their names as labels.
+
+    The other label where the name is empty, or several have the same.
+    """
+    rows = traits(in_tokens(varied))
     names_ = names(rows)
     count = Counter(names_)
-    return [
+    labels = [
         words if words and count[words] == 1 else other
         for words, other in zip(names_, otherwise, strict=True)
     ]
+    return Compared(dict(zip(ids, labels, strict=True)), dict(zip(ids, rows, strict=True)))
 
 
 def names(rows: Sequence[Settings]) -> list[str]:
@@ -298,32 +299,3 @@ def in_words(traits: Settings) -> str:
 def is_number(value: Any) -> bool:
     """Whether a setting's value is a number; a truth value is not."""
     return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def as_json(traits: Settings) -> Settings:
-    """Traits as JSON: an option with its settings, or a value with its name, is an object."""
-    return {key: _stored(value) for key, value in traits.items()}
-
-
-def _stored(value: Any) -> Any:
-    if isinstance(value, ChosenOption):
-        return {"option": _stored(value.name), "settings": as_json(dict(value.settings))}
-    words = name_of(value)
-    return value if words is None else {"value": value, "name": words}
-
-
-def from_json(stored: Settings, place: str) -> Settings:
-    """The traits that are stored at a place of a file; BadInput if one is damaged."""
-    return {key: _trait(value, f"{place}.{key}") for key, value in stored.items()}
-
-
-def _trait(value: Any, place: str) -> Any:
-    match value:
-        case None | bool() | int() | float() | str():
-            return value
-        case {"value": int() | float() | str() as plain, "name": str() as words}:
-            return name(plain, words)
-        case {"option": str() | {"value": str()} as option, "settings": dict() as settings}:
-            parts = from_json(settings, place)
-            return ChosenOption(_trait(option, place), tuple(parts.items()))
-    raise BadInput(f"{place} is {value!r:.60} but must be a trait; plan the study again")

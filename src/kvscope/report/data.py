@@ -18,9 +18,16 @@ from kvscope.base.time_sources import MODELED, NOT_MEASURED, REHEARSED, time_sou
 from kvscope.metrics.estimates import Estimates, ExperimentMetrics
 from kvscope.metrics.measure import Measure
 from kvscope.plan.figures import GRID, Axes
-from kvscope.plan.pairs import Compared, compare
 from kvscope.plan.question import Question
-from kvscope.plan.traits import ChosenOption, Settings, flat, following_limits, value_of
+from kvscope.plan.traits import (
+    ChosenOption,
+    Compared,
+    Settings,
+    flat,
+    following_limits,
+    tell_apart,
+    value_of,
+)
 from kvscope.report.latencies import Latencies, latencies_of
 from kvscope.tables.run_data import RunData
 from kvscope.tables.runschema import COMPLETE, NO_RECORD, RunRecord
@@ -239,12 +246,14 @@ class StudyData:
         return following_limits([*self.traits.values()])
 
     def part(self, runs: Sequence[ReportedRun]) -> "StudyData":
-        """The study of some of its runs alone, told apart and compared among themselves.
-
-        It declares no figures.
-        """
-        compared = compare_runs(runs, self.question)
-        return replace(self, runs=tuple(runs), compared=compared, figures=())
+        """The study of some of its runs alone, told apart among themselves; without figures."""
+        ids, varied = [run.id for run in runs], [run.varied for run in runs]
+        apart = tell_apart(ids, varied, [run.label.removesuffix(OF_REHEARSED) for run in runs])
+        pairs = {
+            key: [pair for pair in pairs if apart.labels.keys() >= {*pair}]
+            for key, pairs in self.compared.pairs.items()
+        }
+        return replace(self, runs=tuple(runs), compared=replace(apart, pairs=pairs), figures=())
 
     def value(self, run: ReportedRun, key: str) -> Any:
         """A key's value of an experiment: of what varies, or of the settings."""
@@ -353,12 +362,6 @@ class StudyData:
     def counted(self) -> list[ReportedRun]:
         """The experiments that have results, of one kind: see `of_one_kind`."""
         return of_one_kind(self.complete)
-
-
-def compare_runs(runs: Sequence[ReportedRun], question: Question | None = None) -> Compared:
-    """Runs as told apart and compared by what they vary, without a manifest."""
-    names = [run.label.removesuffix(OF_REHEARSED) for run in runs]
-    return compare([run.id for run in runs], [run.varied for run in runs], names, question)
 
 
 def labels(runs: Sequence[ReportedRun], compared: Compared) -> dict[str, str]:

@@ -23,8 +23,8 @@ from kvscope.plan import experiment, levels, manifest, pairs, traits
 from kvscope.plan.complaints import validation_message
 from kvscope.plan.fields import Part
 from kvscope.plan.figures import Axes
-from kvscope.plan.pairs import Compared
 from kvscope.plan.question import Question
+from kvscope.plan.traits import Compared
 from kvscope.report.data import (
     DAMAGED,
     INTERRUPTED,
@@ -35,7 +35,6 @@ from kvscope.report.data import (
     FigureRequest,
     ReportedRun,
     StudyData,
-    compare_runs,
     labels,
 )
 from kvscope.report.recent import RecentRecords
@@ -134,7 +133,7 @@ def load_directories(directories: list[Path]) -> StudyData:
     loaded = [load_run(*named, named[1], {}) for named in zip(unique.values(), ids, strict=True)]
     varied = traits.varied_settings([run.settings for run in loaded])
     runs = [replace(run, varied=row) for run, row in zip(loaded, varied, strict=True)]
-    compared = compare_runs(runs)
+    compared = pairs.compare(ids, varied, ids)
     digest = hashlib.sha256("\n".join(sorted(map(str, unique))).encode()).hexdigest()[:8]
     return StudyData(
         name=ids[0] if len(runs) == 1 else f"runs-{digest}",
