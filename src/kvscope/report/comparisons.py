@@ -53,6 +53,17 @@ class Comparison:
         """1 if the other is surely larger than the base, -1 if it is smaller, else 0."""
         return self.ratio.side_of(1) if self.ratio else self.apart.side_of(0)
 
+    @property
+    def known(self) -> bool:
+        """Whether there is a ratio, or a difference with its interval."""
+        return self.ratio is not None or self.apart.has_interval
+
+
+def comparison(estimates: Estimates, metric: str, other: str, base: str) -> Comparison:
+    """The metric of an experiment beside that of another, by the names of both."""
+    interval = estimates.apart(metric, other, base)
+    return Comparison(estimates.ratio(metric, other, base), interval)
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -105,9 +116,8 @@ class Pair:
         """
         if self.base.number(metric).value == self.other.number(metric).value == 0:
             return None
-        ratio = self.ratio(metric)
-        apart = self.estimates.apart(metric, self.other.id, self.base.id)
-        return Comparison(ratio, apart) if ratio or apart.has_interval else None
+        compared = comparison(self.estimates, metric, self.other.id, self.base.id)
+        return compared if compared.known else None
 
 
 def half_words(ratio: Interval, way: str | None = None) -> str:
