@@ -12,13 +12,14 @@ NEEDS = {
 def entry(id_: str, **needs: int) -> dict[str, Any]:
     """An experiment of a manifest: a measured one on the CPU, but for these needs."""
     resources = NEEDS | needs
-    return {"id": id_, "label": f"label {id_}", "grid": "", "varied": {}, "resources": resources}
+    words = {"label": f"label {id_}", "traits": {}, "grid": "", "varied": {}}
+    return {"id": id_, **words, "resources": resources}
 
 
 def manifest_of(entries: Iterable[Mapping[str, Any]], study: str = "s") -> dict[str, Any]:
     """A study's manifest with these experiments."""
     return {
         **{"study": study, "base": study, "title": "", "description": "", "files": []},
-        **{"compare": None, "varied_keys": [], "figures": [], "overrides": []},
+        **{"compare": None, "varied_keys": [], "figures": [], "overrides": [], "pairs": {}},
         **{"config_sha256": "", "experiments": list(entries)},
     }

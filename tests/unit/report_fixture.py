@@ -20,6 +20,10 @@ import yaml
 from kvscope import tables
 from kvscope.base.files import write_json
 from kvscope.metrics.experiment import analyse
+from kvscope.plan.pairs import as_json, compare
+from kvscope.plan.question import Question
+from kvscope.plan.traits import Compared
+from kvscope.report.data import ReportedRun
 from kvscope.tables import runfile
 from kvscope.tables.copies import copies_of
 from kvscope.tables.evidence import ALL
@@ -290,6 +294,12 @@ def clocks(duration_s: float) -> dict[str, float]:
     return {"duration_s": duration_s, "raw_s": duration_s, **others}
 
 
+def compared(runs: Sequence[ReportedRun], question: Question | None = None) -> Compared:
+    """Runs without a manifest, as told apart and compared."""
+    ids, labels = [run.id for run in runs], [run.label for run in runs]
+    return compare(ids, [run.varied for run in runs], labels, question)
+
+
 def write_study(
     results: Path, fakes: Sequence[Fake], name: str = "fake", figures: Sequence[dict[str, Any]] = ()
 ) -> Path:
@@ -297,6 +307,8 @@ def write_study(
     keys = list(dict.fromkeys(key for fake in fakes for key in fake.varied))
     for seed, fake in enumerate(fakes):
         write_experiment(fake, results, seed)
+    varied = [{key: fake.varied.get(key) for key in keys} for fake in fakes]
+    apart = compare([f.id for f in fakes], varied, [fake.label for fake in fakes])
     manifest = {
         "study": name,
         "base": name,
@@ -308,19 +320,21 @@ def write_study(
         "compare": None,
         "varied_keys": keys,
         "figures": list(figures),
+        "pairs": apart.pairs,
         "experiments": [
             {
                 "id": fake.id,
-                "label": fake.label,
+                "label": apart.labels[fake.id],
+                "traits": as_json(apart.traits[fake.id]),
                 "grid": "fake",
-                "varied": {key: fake.varied.get(key) for key in keys},
+                "varied": row,
                 "resources": {
                     **{"threads": 1, "memory_mib": 1, "parked_mib": 1},
                     **{"gpus": 0, "exclusive": 0, "batch": 0, "together": 0},
                     **{"walltime_s": 1, "share_s": 1},
                 },
             }
-            for fake in fakes
+            for fake, row in zip(fakes, varied, strict=True)
         ],
     }
     write_json(results / "studies" / name / "manifest.json", manifest)

@@ -46,6 +46,8 @@ FORGERIES: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
     ("varied", lambda m: first(m)["varied"].update({"cache.blocks": 90})),
     ("varied", lambda m: first(m)["varied"].update({"overflow": "swap"})),
     ("label", lambda m: first(m).update(label="swap")),
+    ("traits", lambda m: first(m)["traits"].update(overflow="swap")),
+    ("pairs", lambda m: m["pairs"]["overflow"].pop()),
     ("grid", lambda m: first(m).update(grid="another")),
     ("id", lambda m: first(m).update(id=m["experiments"][1]["id"])),
     ("experiments", lambda m: m["experiments"].pop()),

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from kvscope.base.errors import BadInput
 from kvscope.base.files import sha256_of
 from kvscope.base.quantities import rough_duration
-from kvscope.plan import grid, manifest, show, together
+from kvscope.plan import grid, manifest, pairs, show, together
 from kvscope.plan.experiment import load
 from kvscope.plan.grid import expand
 from kvscope.plan.question import Question
+from kvscope.plan.traits import in_words
 from kvscope.report.load import load_study
 from kvscope.tables import runfile
 
@@ -64,6 +65,49 @@ def test_entries_say_what_sets_an_experiment_apart(config: Path, results: Path) 
     labels = {entry["id"]: entry["label"] for entry in written["experiments"]}
     assert load_study("four", results).labels == labels
     assert written["experiments"][1]["varied"] == {"seed": 1, "batching": "chunked"}
+
+
+def test_a_manifest_has_traits_and_pairs_as_they_were_planned(config: Path, results: Path) -> None:
+    (config / "study" / "named.yaml").write_text(
+        "title: T\n"
+        "compare: {key: overflow, base: recompute}\n"
+        "levels: {cache.blocks: {64: scarce, 128: ample}}\n"
+        "grids: [{name: g, product: {cache.blocks: [64, 128]}, linked: [[{overflow: recompute},"
+        " {overflow: swap, overflow.copies: coalesced}, {overflow: swap}]]}]\n"
+    )
+    plan = expand("named", [], config)
+    path = manifest.write(plan, results)
+    stored = pairs.read(manifest.read("named", results), path)
+    assert stored == plan.compared
+    assert [in_words(row) for row in stored.traits.values()] == [*plan.compared.labels.values()]
+    label = plan.compared.labels
+    assert {"recompute, scarce", "swap (coalesced), ample"} <= {*label.values()}
+    assert ("recompute, scarce", "recompute, ample") in [
+        (label[base], label[other]) for base, other in stored.pairs["cache.blocks"]
+    ]
+    for base, other in stored.pairs["overflow"]:
+        assert label[base].startswith("recompute")
+        assert label[base].rpartition(", ")[2] == label[other].rpartition(", ")[2]
+    assert len(stored.pairs["overflow"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda m: m["pairs"]["seed"].append(["x", "y"]), "must have pairs of ids"),
+        (lambda m: m["pairs"]["seed"].append([m["experiments"][0]["id"]]), "must have pairs"),
+        (lambda m: m["experiments"][0]["traits"].update(seed=[1]), "must be a trait"),
+        (lambda m: m["experiments"][0]["traits"].update(seed={"option": 1}), "must be a trait"),
+    ],
+)
+def test_traits_and_pairs_that_are_damaged_are_refused(
+    damage: Callable[[dict[str, Any]], None], words: str, config: Path, results: Path
+) -> None:
+    written = manifest.plan_if_changed("four", config, results)
+    written["pairs"].setdefault("seed", [])
+    damage(written)
+    with pytest.raises(BadInput, match=words):
+        pairs.read(written, "manifest.json")
 
 
 def test_nothing_is_written_again_that_stays_the_same(config: Path, results: Path) -> None:

@@ -386,7 +386,7 @@ def test_rounds_of_a_rehearsal_say_nothing_of_measured_ones(tmp_path: Path) -> N
     ]
     write_study(tmp_path, fakes)
     both = load(["fake"], tmp_path)
-    alone = StudyData("alone", "", "", (), tuple(r for r in both.runs if not r.rehearsed))
+    alone = both.part([run for run in both.runs if not run.rehearsed])
     first, second = (run.id for run in alone.runs)
     assert both.estimates.ratio("makespan_s", first, second) == alone.estimates.ratio(
         "makespan_s", first, second

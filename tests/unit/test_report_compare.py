@@ -11,6 +11,7 @@ from kvscope.base.statistics import Interval
 from kvscope.cli.main import main
 from kvscope.metrics.study import column_measures
 from kvscope.report.compare import Difference
+from kvscope.report.comparisons import Comparison
 
 from .report_fixture import Fake, write_study
 
@@ -83,4 +84,4 @@ def test_a_difference_without_a_ratio_has_a_verdict(low: int, high: int, verdict
     zero = Interval(0.0, 0.0, 0.0)
     apart = Interval(np.float64(2), np.float64(low), np.float64(high))
     metric = next(one for one in column_measures() if one.name == "preemptions")
-    assert Difference("x", metric, zero, zero, True, None, apart).verdict == verdict
+    assert Difference("x", metric, zero, zero, True, Comparison(None, apart)).verdict == verdict

@@ -19,6 +19,8 @@ from kvscope.report.data import FigureRequest, ReportedRun, StudyData
 from kvscope.report.findings import MOST, findings, headline, rule
 from kvscope.report.words import NBSP
 
+from .report_fixture import compared
+
 
 def run(
     varied,
@@ -59,7 +61,7 @@ def run(
 
 def study(*runs):
     keys = tuple(dict.fromkeys(key for one in runs for key in one.varied))
-    return StudyData("s", "S", "", keys, runs)
+    return StudyData("s", "S", "", keys, runs, compared=compared(runs))
 
 
 APART = "not measured in the same rounds"
@@ -391,7 +393,8 @@ def test_a_cache_of_as_many_tokens_in_other_blocks_is_the_same_cache():
 
 
 def asking(*runs, **question):
-    return replace(study(*runs), question=Question(**question))
+    asked = Question(**question)
+    return replace(study(*runs), question=asked, compared=compared(runs, asked))
 
 
 def policies_by_prompt():

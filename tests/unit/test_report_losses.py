@@ -15,6 +15,7 @@ from kvscope.report.figures.overflow_losses import IDLE, LONGER, MORE, draw
 from kvscope.report.render import svg
 
 from .marks import marks_of
+from .report_fixture import compared
 
 BASE = {"makespan_s": 10.0, "forward_passes": 100.0, "throughput_tokens_per_s": 50.0}
 # Of swap, by the oversubscription: seconds, passes, and seconds in which nothing runs.
@@ -64,7 +65,10 @@ def study_of(directory: Path, seeds: int) -> StudyData:
             )
         )
     asked = Question(key="overflow", base="recompute")
-    return StudyData("made up", "made up", "", plan.varied_keys, tuple(runs), (), question=asked)
+    return StudyData(
+        *("made up", "made up", "", plan.varied_keys, tuple(runs), (), asked),
+        compared=compared(runs, asked),
+    )
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
@@ -87,5 +91,4 @@ def test_parts_add_up_and_the_largest_is_the_cause(tmp_path: Path, seeds: int) -
 def test_where_no_policy_loses_there_is_nothing_to_draw(tmp_path: Path) -> None:
     study = study_of(tmp_path, 1)
     faster = tuple(run for run in study.runs if run.varied["cache.oversubscription"] == 4.0)
-    only = StudyData("made up", "", "", study.keys, faster, (), question=study.question)
-    assert draw(only, ()) is None
+    assert draw(study.part(faster), ()) is None

@@ -27,7 +27,7 @@ from kvscope.plan.traits import (
     without,
 )
 from kvscope.report.circumstances import circumstances, dates, shared
-from kvscope.report.data import ReportedRun, StudyData, labels
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures import pareto, step_timeline
 from kvscope.report.figures.passes import MERGE, thin, with_idle
 from kvscope.report.validity import summary
@@ -36,6 +36,8 @@ from kvscope.report.words import (
     number_text,
 )
 from tests.run_records import record_of
+
+from .report_fixture import compared
 
 
 def steps(count, gap=0.0):
@@ -139,9 +141,8 @@ def test_a_run_without_settings_differs_in_none():
 
 
 def test_runs_go_by_what_sets_them_apart_and_by_their_labels_where_nothing_does():
-    assert labels([complete(), complete()]) == ["", ""]
     runs = [complete(seed=1, size=8), complete(seed=1, size=8), complete(seed=2, size=8)]
-    assert labels(runs) == ["1-8", "1-8", "seed 2"]
+    assert [*study(*runs).labels.values()] == ["1-8", "seed 2"]
 
 
 def test_shared_settings_are_those_that_all_have():
@@ -155,7 +156,8 @@ def complete(**varied):
 
 
 def study(*runs):
-    return StudyData("s", "S", "", tuple(dict.fromkeys(k for r in runs for k in r.varied)), runs)
+    keys = tuple(dict.fromkeys(k for r in runs for k in r.varied))
+    return StudyData("s", "S", "", keys, runs, compared=compared(runs))
 
 
 def test_traits_tell_an_option_with_its_own_settings_and_give_them_back():

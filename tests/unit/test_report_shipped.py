@@ -75,6 +75,7 @@ def study(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         plan.varied_keys,
         tuple(replace(run, metrics=one) for run, one in zip(runs, extended, strict=True)),
         tuple(FigureRequest(name, axes) for name, axes in plan.figures.items()),
+        compared=plan.compared,
     )
 
 

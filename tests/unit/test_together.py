@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.plan import together
+from kvscope.plan import pairs, together
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope.plan.resources import PARKED_MIB, ZYGOTE_MIB, required_mib
@@ -59,9 +59,7 @@ def sections_apart(one: Experiment, other: Experiment) -> set[str]:
 
 def comparable(one: Experiment, other: Experiment) -> bool:
     apart = sections_apart(one, other)
-    return (
-        len(apart) == 1 and apart <= {*together.COMPARED} and one.device.name == other.device.name
-    )
+    return len(apart) == 1 and apart <= {*pairs.SECTIONS} and one.device.name == other.device.name
 
 
 def parts(nodes: Iterable[str], edges: Iterable[tuple[str, str]]) -> set[frozenset[str]]:
@@ -78,7 +76,7 @@ def test_comparisons_are_the_pairs_that_differ_in_one_section(experiments):
     expected = [
         {a.id, b.id} for a, b in combinations(experiments, 2) if comparable(a, b)
     ]  # fmt: skip
-    results = [{*pair} for pair in together.comparisons(experiments)]
+    results = [{*pair} for pair in pairs.of_sections(experiments)]
     assert sorted(map(sorted, results)) == sorted(map(sorted, expected))
 
 
@@ -90,15 +88,15 @@ def test_comparisons_of_a_key_are_those_in_its_section(experiments, key):
         for a, b in combinations(experiments, 2)
         if comparable(a, b) and sections_apart(a, b) == {section}
     ]
-    result = together.comparisons(experiments, key)
+    result = pairs.of_sections(experiments, key)
     assert sorted(map(sorted, result)) == sorted(map(sorted, expected))
 
 
 @given(studies())
 def test_comparisons_connect_experiments(experiments):
-    result = together.connected(experiments)
+    result = pairs.connected(experiments)
     assert {*map(frozenset, result)} == parts(
-        [e.id for e in experiments], together.comparisons(experiments)
+        [e.id for e in experiments], pairs.of_sections(experiments)
     )
     order = [e.id for e in experiments]
     assert all([*ids] == sorted(ids, key=order.index) for ids in result)
@@ -108,7 +106,7 @@ def test_comparisons_connect_experiments(experiments):
 def test_connected_experiments_have_one_stopping_rule(experiments):
     """Therefore one block of rounds can serve a whole group of them."""
     rule = {e.id: e.stopping for e in experiments}
-    assert all(len({rule[i] for i in ids}) == 1 for ids in together.connected(experiments))
+    assert all(len({rule[i] for i in ids}) == 1 for ids in pairs.connected(experiments))
 
 
 @given(studies(), ROOM_MIB)
@@ -155,7 +153,7 @@ def test_rounds_connect_all_that_comparisons_connect(experiments, room):
     design = together.design(experiments, room)
     shared = [pair for group in design.groups for pair in combinations(group, 2)]
     measured = parts([e.id for e in experiments], shared)
-    for ids in together.connected(experiments):
+    for ids in pairs.connected(experiments):
         assert any({*ids} <= part for part in measured)
 
 

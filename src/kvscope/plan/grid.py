@@ -17,10 +17,11 @@ from kvscope.plan.composition import Composer, Config
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.figures import EXPERIMENT, GRID, Axes
 from kvscope.plan.levels import Levels
+from kvscope.plan.pairs import compare
 from kvscope.plan.point import Point, check_keys
 from kvscope.plan.question import Question
 from kvscope.plan.study import Grid, Settings, StudyDefinition
-from kvscope.plan.traits import labels
+from kvscope.plan.traits import Compared
 from kvscope.plan.wording import format_value
 
 MAX_EXPERIMENTS = 10_000
@@ -30,7 +31,7 @@ CommandLine = dict[str, list[Any]]
 
 @dataclass(frozen=True)
 class PlannedExperiment:
-    """An experiment of a study: its values of the varied keys, a label made of them, its grid."""
+    """An experiment of a study: its values of the varied keys, its label, its grid."""
 
     experiment: Experiment
     varied: dict[str, Any]
@@ -42,7 +43,8 @@ class PlannedExperiment:
 class Plan:
     """An expanded study; `study` is None for overrides without a study.
 
-    `varied_keys` are the keys whose values differ between its experiments.
+    `varied_keys` are the keys whose values differ between its experiments, `compared` how these
+    are told apart and compared.
     """
 
     study: str | None
@@ -53,6 +55,7 @@ class Plan:
     experiments: tuple[PlannedExperiment, ...]
     varied_keys: tuple[str, ...]
     figures: Mapping[str, tuple[Axes, ...]]
+    compared: Compared
     question: Question | None = None
     levels: Levels = field(default_factory=dict)
 
@@ -79,13 +82,15 @@ def expand(study: str | None, overrides: list[str], config_dir: Path) -> Plan:
     if not rows:
         raise BadInput(f"study {definition.name!r} has no experiments left after its exclusions")
     varied = _varied_values([(point, config) for _, point, config in rows.values()], composer)
-    names = labels(
+    compared = compare(
+        [*rows],
         [levels.named(values, definition.levels) for values in varied],
         [experiment.slug for experiment, _, _ in rows.values()],
+        definition.question,
     )
     planned = tuple(
-        PlannedExperiment(experiment, values, name, point.grid.name)
-        for (experiment, point, _), values, name in zip(rows.values(), varied, names, strict=True)
+        PlannedExperiment(experiment, values, compared.labels[id_], point.grid.name)
+        for (id_, (experiment, point, _)), values in zip(rows.items(), varied, strict=True)
     )
     return Plan(
         study=study,
@@ -96,6 +101,7 @@ def expand(study: str | None, overrides: list[str], config_dir: Path) -> Plan:
         experiments=planned,
         varied_keys=tuple(varied[0]),
         figures=definition.figures,
+        compared=compared,
         question=definition.question,
         levels=definition.levels,
     )

@@ -25,7 +25,7 @@ from kvscope.plan.sources import is_unchanged, source_files
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment
-    from kvscope.plan.grid import Plan, PlannedExperiment
+    from kvscope.plan.grid import Plan
 
 # The walltime of the previous manifest is kept unless the new one differs by more than this factor:
 # each finished run changes the estimates slightly, which must not change the manifest.
@@ -40,7 +40,7 @@ WORDS = {
     TEXT_OR_NULL: "text or null",
     GROUP_OR_NULL: "a group of keys or null",
 }
-# What a manifest holds: a type, several, or [of each item], or {of each key}.
+# What a manifest holds: a type, several, or [of each item], or {of each key}, or {str: of any key}.
 SHAPE: dict[str, Any] = {
     "study": str,
     "base": TEXT_OR_NULL,
@@ -52,10 +52,12 @@ SHAPE: dict[str, Any] = {
     "overrides": [str],
     "config_sha256": str,
     "files": [{"path": str, "sha256": str}],
+    "pairs": {str: [[str]]},
     "experiments": [
         {
             "id": str,
             "label": str,
+            "traits": dict,
             "grid": str,
             "varied": dict,
             "resources": {
@@ -177,7 +179,7 @@ def _check(value: Any, shape: Any, place: str) -> None:
         for number, item in enumerate(value):
             _check(item, shape[0], f"{place}.{number}")
     if isinstance(shape, dict):
-        for key, inner in shape.items():
+        for key, inner in ({key: shape[str] for key in value} if str in shape else shape).items():
             if key not in value:
                 raise BadInput(f"{place} lacks the key {key!r}; plan the study again")
             _check(value[key], inner, f"{place}.{key}")
@@ -199,6 +201,8 @@ def write(plan: "Plan", results: Path) -> Path:
 
 def contents(plan: "Plan", needs: dict[str, dict[str, int]]) -> dict[str, Any]:
     """The manifest of a plan, with these resources of each experiment's run by id."""
+    from kvscope.plan.pairs import as_json
+
     experiments = [planned.experiment for planned in plan.experiments]
     return {
         "study": name_of(plan.study, plan.overrides),
@@ -219,7 +223,18 @@ def contents(plan: "Plan", needs: dict[str, dict[str, int]]) -> dict[str, Any]:
         "overrides": list(plan.overrides),
         "config_sha256": config_sha256(plan.study, plan.config_dir),
         "files": _files(experiments),
-        "experiments": [_entry(planned, needs) for planned in plan.experiments],
+        "pairs": {key: [[*pair] for pair in pairs] for key, pairs in plan.compared.pairs.items()},
+        "experiments": [
+            {
+                "id": planned.experiment.id,
+                "label": planned.label,
+                "traits": as_json(plan.compared.traits[planned.experiment.id]),
+                "grid": planned.grid,
+                "varied": planned.varied,
+                "resources": needs[planned.experiment.id],
+            }
+            for planned in plan.experiments
+        ],
     }
 
 
@@ -252,8 +267,8 @@ def resources_of(plan: "Plan", results: Path) -> dict[str, dict[str, int]]:
 
     BadInput if a workload's file cannot be used.
     """
+    from kvscope.plan.pairs import connected
     from kvscope.plan.resources import resources
-    from kvscope.plan.together import connected
     from kvscope.plan.walltime import walltimes_s
 
     experiments = [planned.experiment for planned in plan.experiments]
@@ -305,13 +320,3 @@ def config_sha256(study: str | None, config_dir: Path) -> str:
         if not name.startswith("study/") or name == f"study/{study}.yaml":
             digest.update(f"\n{name} {sha256_of(path)}".encode())
     return digest.hexdigest()
-
-
-def _entry(planned: "PlannedExperiment", needs: dict[str, dict[str, int]]) -> dict[str, Any]:
-    return {
-        "id": planned.experiment.id,
-        "label": planned.label,
-        "grid": planned.grid,
-        "varied": planned.varied,
-        "resources": needs[planned.experiment.id],
-    }

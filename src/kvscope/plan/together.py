@@ -1,7 +1,6 @@
-"""Experiments that are measured together: their comparisons, and how many fit in memory.
+"""Experiments that are measured together: how many fit in memory.
 
-Experiments are comparable if they differ in one section of the settings alone, one that leaves the
-work the same. Those that comparisons connect are measured by one process, a campaign, in rounds:
+Those that comparisons connect (`plan.pairs`) are measured by one process, a campaign, in rounds:
 
 - `rounds`: every experiment has an engine of its own, and each round serves all of them;
 - `groups`: the engines do not fit in memory together; all groups have the reference in them, which
@@ -10,23 +9,19 @@ work the same. Those that comparisons connect are measured by one process, a cam
   the other is started, serves once, and ends.
 """
 
-import json
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
 from kvscope.base.quantities import plural
+from kvscope.plan import pairs
 from kvscope.plan.resources import PARKED_MIB, ZYGOTE_MIB, machine_gib, required_mib
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment
 
 ROUNDS, GROUPS, SITTINGS = "rounds", "groups", "sittings"
-# Sections of the settings in which comparable experiments may differ; others ask for other work, or
-# say how it is measured.
-COMPARED = ("device", "engine", "batching", "overflow", "cache")
 # Share of the machine's memory that parked engines may take: the rest is for its other programs.
 MEMORY_SHARE = 0.8
 GIB_MIB = 1024
@@ -104,7 +99,7 @@ def _groups(
     by_id = {e.id: e for e in experiments}
     whole: list[tuple[str, ...]] = []
     groups: list[tuple[str, ...]] = []
-    for ids in connected(experiments):
+    for ids in pairs.connected(experiments):
         if sum(needs[i] for i in ids) <= room:
             whole.append(ids)
             continue
@@ -139,47 +134,7 @@ def _fill(
 
 def _reference(experiments: Sequence["Experiment"], needs: Mapping[str, int]) -> str:
     """The experiment with the most comparisons; of several, that which needs least memory."""
-    counts = Counter(i for pair in comparisons(experiments) for i in pair)
+    counts: Counter[str] = Counter()
+    for ids in pairs.groups_by_section(experiments):
+        counts.update(dict.fromkeys(ids, len(ids) - 1))
     return min(counts, key=lambda i: (-counts[i], needs[i]))
-
-
-def comparisons(
-    experiments: Sequence["Experiment"], key: str | None = None
-) -> list[tuple[str, str]]:
-    """The pairs of ids whose settings differ in one section alone; with `key`, in that key's."""
-    sections = COMPARED if key is None else (key.partition(".")[0],)
-    return [
-        pair for equal in _equal_but_for(experiments, sections) for pair in combinations(equal, 2)
-    ]
-
-
-def connected(experiments: Sequence["Experiment"]) -> list[tuple[str, ...]]:
-    """The ids in groups that comparisons connect, in their order."""
-    members = {e.id: [e.id] for e in experiments}
-    for equal in _equal_but_for(experiments, COMPARED):
-        for first, other in pairwise(equal):
-            if (merged := members[first]) is not (more := members[other]):
-                merged += more
-                members.update(dict.fromkeys(more, merged))
-    place = {e.id: number for number, e in enumerate(experiments)}
-    groups = {id(group): group for group in members.values()}.values()
-    return [tuple(sorted(group, key=place.__getitem__)) for group in groups]
-
-
-def _equal_but_for(
-    experiments: Iterable["Experiment"], sections: Iterable[str]
-) -> Iterator[list[str]]:
-    """Lists of two ids or more whose settings are equal except in one of these sections.
-
-    Another device is another engine: with the section of the device its name is equal, too.
-    """
-    rows = [
-        (e.id, e.device.name, {k: json.dumps(v, default=str) for k, v in e.to_dict().items()})
-        for e in experiments
-    ]
-    for section in sections:
-        equal: dict[tuple[str, ...], list[str]] = defaultdict(list)
-        for id_, device, row in rows:
-            texts = (text for name, text in row.items() if name != section)
-            equal[(device, *texts)].append(id_)
-        yield from (ids for ids in equal.values() if len(ids) > 1)

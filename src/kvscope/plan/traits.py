@@ -7,7 +7,7 @@ with an option only are part of it: `overflow` has the value 'swap (pinned, per 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
@@ -157,23 +157,6 @@ def shared_settings(settings: Sequence[Settings]) -> Settings:
     }
 
 
-def differing_keys(one: Settings, other: Settings) -> list[str]:
-    """The keys in which two experiments differ.
-
-    A key that only one of them has is no difference of its own where the option it comes with
-    differs, too: `batching.chunk_tokens` of chunked beside mixed batching.
-    """
-    keys = list(dict.fromkeys((*one, *other)))
-    differ = [key for key in keys if one.get(key) != other.get(key)]
-    return [
-        key
-        for key in differ
-        if (group := key.partition(".")[0]) == key
-        or group not in differ
-        or (one.get(key) is not None and other.get(key) is not None)
-    ]
-
-
 def in_tokens(rows: Sequence[Settings]) -> list[Settings]:
     """The rows with the cache's size in tokens where the size of its blocks varies, too.
 
@@ -257,17 +240,33 @@ def without(traits: Settings, key: str) -> Settings:
     return traits | {group: option.without(key)} if isinstance(option, ChosenOption) else traits
 
 
-def labels(varied: Sequence[Settings], otherwise: Sequence[str]) -> list[str]:
-    """A label for each experiment, by its varied settings: the name of its traits.
+@dataclass(frozen=True)
+class Compared:
+    """Labels and traits of experiments, by id, and the pairs of them that are compared.
 
-    The other label where that is empty, or several have the same.
+    Pairs are ids, base and other, by the key that the two differ in.
     """
-    names_ = names(traits(in_tokens(varied)))
+
+    labels: dict[str, str] = field(default_factory=dict)
+    traits: dict[str, Settings] = field(default_factory=dict)
+    pairs: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+
+
+def tell_apart(
+    ids: Sequence[str], varied: Sequence[Settings], otherwise: Sequence[str]
+) -> Compared:
+    """Experiments by ids and varied settings: traits, and their names as labels.
+
+    The other label where the name is empty, or several have the same.
+    """
+    rows = traits(in_tokens(varied))
+    names_ = names(rows)
     count = Counter(names_)
-    return [
+    labels = [
         words if words and count[words] == 1 else other
         for words, other in zip(names_, otherwise, strict=True)
     ]
+    return Compared(dict(zip(ids, labels, strict=True)), dict(zip(ids, rows, strict=True)))
 
 
 def names(rows: Sequence[Settings]) -> list[str]:

@@ -18,8 +18,8 @@ from kvscope.plan import manifest
 from kvscope.plan.grid import expand
 from kvscope.report.data import StudyData
 from kvscope.report.load import load_study
-from kvscope.report.pages import pages_of
-from kvscope.report.tables import STUDY_FILES, write_tables
+from kvscope.report.pages import Page, pages_of
+from kvscope.report.section import Section, sections
 
 PRINTED = 2e-6
 """Numbers in a CSV file are equal up to this share: they have six digits at least."""
@@ -34,10 +34,10 @@ def study_complaints(directory: Path, config_dir: Path) -> Iterator[str]:
     except BadInput as error:
         yield str(error)
         return
-    names = (*STUDY_FILES, *(name for page in pages_of(study) for name in page.tables))
+    parts: list[Section | Page] = [*sections().values(), *pages_of(study)]
     for home in (directory, directory / UNFINISHED):
-        if any((home / name).exists() for name in names):
-            yield from _table_differences(study, home, names)
+        if any((home / name).exists() for part in parts for name in part.tables):
+            yield from _table_differences(study, parts, home)
 
 
 def _plan_differences(name: str, results: Path, config_dir: Path) -> Iterator[str]:
@@ -58,13 +58,14 @@ def _plan_differences(name: str, results: Path, config_dir: Path) -> Iterator[st
     yield from value_differences(f"{path}: ", planned, contents)
 
 
-def _table_differences(study: StudyData, made: Path, names: Sequence[str]) -> Iterator[str]:
-    """Differences of a study's tables, of these names, from those that its runs give now."""
+def _table_differences(
+    study: StudyData, parts: Sequence[Section | Page], made: Path
+) -> Iterator[str]:
+    """Differences of a study's tables, of these parts, from those that its runs give now."""
     with scratch_directory() as again:
-        write_tables(study, again)
-        for page in pages_of(study):
-            page.write_tables(study, again)
-        for name in names:
+        for part in parts:
+            part.write_tables(study, again)
+        for name in (name for part in parts for name in part.tables):
             exists, new = (made / name).exists(), (again / name).exists()
             if exists != new:
                 yield f"{made / name}: {'there' if exists else 'missing'}, {AGAIN} it is not"

@@ -17,7 +17,7 @@ from kvscope.base.time_sources import rehearsal_refused
 from kvscope.metrics.estimates import INDEPENDENT, Estimates
 from kvscope.metrics.measure import Measure
 from kvscope.metrics.study import column_measures
-from kvscope.report.comparisons import Comparison
+from kvscope.report.comparisons import Comparison, comparison
 from kvscope.report.data import ReportedRun, StudyData, of_interest
 from kvscope.report.load import load
 from kvscope.report.words import (
@@ -31,49 +31,40 @@ NOT_VALID, NOT_COMPARED, SAME = "not valid", "not compared", "no difference"
 
 @dataclass(frozen=True)
 class Difference:
-    """One metric of one experiment, in the first results and in the second.
-
-    `ratio` is second / first, and `apart` their difference with its interval, for numbers that
-    have no ratio.
-    """
+    """One metric of one experiment, in the first results and in the second beside them."""
 
     experiment: str
     metric: Measure
     first: Interval
     second: Interval
     believed: bool
-    ratio: Interval | None
-    apart: Interval
-
-    @property
-    def sign(self) -> int:
-        """1 if the second is larger, -1 if smaller, 0 if the 95 % interval allows either."""
-        return Comparison(self.ratio, self.apart).sign
+    compared: Comparison
 
     @property
     def verdict(self) -> str:
         """'better' or 'worse', 'higher' or 'lower', or why there is neither."""
         if not self.believed:
             return NOT_VALID
-        if not (self.ratio or self.apart.has_interval):
+        if not self.compared.known:
             return NOT_COMPARED
-        if not self.sign:
+        if not self.compared.sign:
             return SAME
         words = ("higher", "lower") if not self.metric.better else ("better", "worse")
-        return words[0] if self.sign * (self.metric.better or 1) > 0 else words[1]
+        return words[0] if self.compared.sign * (self.metric.better or 1) > 0 else words[1]
 
     @property
     def change(self) -> str:
         """'+12 % (+9 % to +15 %)' of the first value; '+5 a repeat' without a ratio."""
-        if self.ratio is None:
+        ratio, apart = self.compared.ratio, self.compared.apart
+        if ratio is None:
             if self.first.value > 0 and self.second.value > 0:
                 return signed_percent(self.second.value / self.first.value)
-            if math.isnan(self.apart.value):
+            if math.isnan(apart.value):
                 return ""
-            return f"{difference_text(self.apart, self.metric)} {self.metric.display_unit}"
-        low, high = signed_percent(self.ratio.low), signed_percent(self.ratio.high)
-        interval = f" ({low} to {high})" if self.ratio.low < self.ratio.high else ""
-        return f"{signed_percent(self.ratio.value)}{interval}"
+            return f"{difference_text(apart, self.metric)} {self.metric.display_unit}"
+        low, high = signed_percent(ratio.low), signed_percent(ratio.high)
+        interval = f" ({low} to {high})" if ratio.low < ratio.high else ""
+        return f"{signed_percent(ratio.value)}{interval}"
 
 
 def read(what: str, results: Path) -> StudyData:
@@ -123,8 +114,7 @@ def _differences(run: ReportedRun, other: ReportedRun) -> Iterator[Difference]:
                 run.number(name),
                 other.number(name),
                 run.believed(name) and other.believed(name),
-                estimates.ratio(name, "second", "first"),
-                estimates.apart(name, "second", "first"),
+                comparison(estimates, name, "second", "first"),
             )
 
 
@@ -150,7 +140,7 @@ def lines(found: Sequence[Difference]) -> Iterator[str]:
             yield experiment or "one experiment"
         numbers = f"{first:>{widths[1]}} -> {second:>{widths[2]}}  {change:>{widths[3]}}"
         yield f"  {name:<{widths[0]}}  {numbers}  {verdict}"
-    if any(row.ratio and row.ratio.how == INDEPENDENT for row in found):
+    if any(row.compared.ratio and row.compared.ratio.how == INDEPENDENT for row in found):
         yield (
             "not measured in the same rounds: the intervals do not have in them what the machines "
             "did between the two"
@@ -186,7 +176,7 @@ def as_json(found: Sequence[Difference]) -> list[dict[str, Any]]:
             "metric": row.metric.name,
             "first": number(row.first),
             "second": number(row.second),
-            "ratio": row.ratio and ratio(row.ratio),
+            "ratio": row.compared.ratio and ratio(row.compared.ratio),
             "verdict": row.verdict,
         }
         for row in found

@@ -1,16 +1,13 @@
-"""Pairs of experiments that can be compared, and the ratios of their metrics.
+"""Pairs of experiments that are compared (`plan.pairs`), and the ratios of their metrics.
 
-Two experiments are compared if they differ in one varied key alone, one that leaves the work the
-same, and both are valid. With the key that the study asks about, those may differ that go along.
-They differ in a metric if the 95 % interval of its ratio does not have 1 in it.
+Two experiments differ in a metric if the 95 % interval of its ratio does not have 1 in it.
 """
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import geometric_mean
-from typing import Any
 
 from kvscope.base.statistics import (
     UNKNOWN,
@@ -24,8 +21,6 @@ from kvscope.metrics.estimates import Estimates
 from kvscope.plan.named import name_of
 from kvscope.plan.traits import (
     Settings,
-    differing_keys,
-    following_limits,
     in_words,
     is_of_key,
     key_title,
@@ -37,8 +32,6 @@ from kvscope.plan.traits import (
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.words import NBSP, decimals_for, percent
 
-# Keys whose values ask for different work: what one costs says nothing of the other.
-DIFFERENT_WORK = ("workload", "model", "seed")
 EVEN_SHARE = 0.01
 """As much more or less of a metric as is no difference between policies over seeds."""
 # Keys whose values are names enough.
@@ -59,6 +52,17 @@ class Comparison:
     def sign(self) -> int:
         """1 if the other is surely larger than the base, -1 if it is smaller, else 0."""
         return self.ratio.side_of(1) if self.ratio else self.apart.side_of(0)
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a ratio, or a difference with its interval."""
+        return self.ratio is not None or self.apart.has_interval
+
+
+def comparison(estimates: Estimates, metric: str, other: str, base: str) -> Comparison:
+    """The metric of an experiment beside that of another, by the names of both."""
+    interval = estimates.apart(metric, other, base)
+    return Comparison(estimates.ratio(metric, other, base), interval)
 
 
 @dataclass(frozen=True)
@@ -112,9 +116,8 @@ class Pair:
         """
         if self.base.number(metric).value == self.other.number(metric).value == 0:
             return None
-        ratio = self.ratio(metric)
-        apart = self.estimates.apart(metric, self.other.id, self.base.id)
-        return Comparison(ratio, apart) if ratio or apart.has_interval else None
+        compared = comparison(self.estimates, metric, self.other.id, self.base.id)
+        return compared if compared.known else None
 
 
 def half_words(ratio: Interval, way: str | None = None) -> str:
@@ -193,29 +196,15 @@ def pairs_of_one_kind(study: StudyData) -> list[Pair]:
 
 
 def pairs(study: StudyData) -> Iterator[Pair]:
-    """Pairs of valid experiments that differ in one key and of which one has its base value.
+    """The pairs of valid experiments that are compared (`plan.pairs`).
 
     Of a pair both are rehearsed, or neither is.
     """
-    valid = [run for run in study.runs if run.valid]
-    limits = following_limits(list(study.traits.values()))
-    keys = dict.fromkeys(key for row in study.compared.values() for key in row)
-    for key in keys:
-        if key.split(".")[0] in DIFFERENT_WORK:
-            continue
-        base, along = _base_value(study, key), _along(study, key)
-        bases: dict[str, list[ReportedRun]] = defaultdict(list)
-        for run in valid:
-            if study.compared[run.id].get(key) == base:
-                bases[_independent(study, run, key)].append(run)
-        for other in valid:
-            if study.compared[other.id].get(key) in (base, None):
-                continue
-            for candidate in bases[_independent(study, other, key)]:
-                rows = study.compared[candidate.id], study.compared[other.id]
-                alike = candidate.rehearsed == other.rehearsed
-                if alike and set(differing_keys(*rows)) - along == {key}:
-                    yield _pair(study, key, candidate, other, limits)
+    valid = {run.id: run for run in study.runs if run.valid}
+    for key, ids in study.compared.pairs.items():
+        for base, other in ((valid.get(first), valid.get(second)) for first, second in ids):
+            if base and other and base.rehearsed == other.rehearsed:
+                yield _pair(study, key, base, other)
 
 
 def group_by_change(found: Iterator[Pair], asked: str = "") -> list[list[Pair]]:
@@ -253,38 +242,12 @@ def _points(half: float) -> str:
     return f"{100 * half:.{min(decimals_for(100 * half, 1), 2)}f}"
 
 
-def _pair(
-    study: StudyData, key: str, base: ReportedRun, other: ReportedRun, untold: Set[str]
-) -> Pair:
+def _pair(study: StudyData, key: str, base: ReportedRun, other: ReportedRun) -> Pair:
     first, second = study.traits[base.id], study.traits[other.id]
     settings = without(second, key)
     alike = {k: v for k, v in without(first, key).items() if settings.get(k) == v}
-    context = {k: v for k, v in alike.items() if k not in untold}
+    context = {k: v for k, v in alike.items() if k not in study.limits}
     values = [value_of(row, key) for row in (first, second)]
     named = any(name_of(value) is not None for value in values)
     names = [setting_words(key, value) if named else value_words(value) for value in values]
     return Pair(key, base, other, names[0], names[1], context, study.estimates, named)
-
-
-def _base_value(study: StudyData, key: str) -> Any:
-    """Base of the comparison: as the study asks, else the key's first value in it."""
-    if study.question and study.question.key == key:
-        return study.question.base
-    return next((v for row in study.compared.values() if (v := row.get(key)) is not None), None)
-
-
-def _along(study: StudyData, key: str) -> Set[str]:
-    """Keys that may differ together with a key."""
-    question = study.question
-    return {*question.along} if question and question.key == key else set()
-
-
-def _independent(study: StudyData, run: ReportedRun, key: str) -> str:
-    """The settings that a partner must share: all but the key and what comes with it."""
-    apart = {key, *_along(study, key)}
-    shared = {
-        k: v
-        for k, v in study.compared[run.id].items()
-        if k not in apart and not k.startswith(f"{key}.")
-    }
-    return repr(sorted(shared.items()))

@@ -19,8 +19,15 @@ from kvscope.metrics.estimates import Estimates, ExperimentMetrics
 from kvscope.metrics.measure import Measure
 from kvscope.plan.figures import GRID, Axes
 from kvscope.plan.question import Question
-from kvscope.plan.traits import ChosenOption, flat, in_tokens, traits, value_of
-from kvscope.plan.traits import labels as labels_of
+from kvscope.plan.traits import (
+    ChosenOption,
+    Compared,
+    Settings,
+    flat,
+    following_limits,
+    tell_apart,
+    value_of,
+)
 from kvscope.report.latencies import Latencies, latencies_of
 from kvscope.tables.run_data import RunData
 from kvscope.tables.runschema import COMPLETE, NO_RECORD, RunRecord
@@ -211,7 +218,10 @@ class FigureRequest:
 
 @dataclass(frozen=True)
 class StudyData:
-    """A study: its words, the keys that vary, its experiments in the plan's order."""
+    """A study: its words, the keys that vary, its experiments in the plan's order.
+
+    `compared` says how these are told apart and compared.
+    """
 
     name: str
     title: str
@@ -223,24 +233,33 @@ class StudyData:
     planned: bool = True  # False for runs that were given by their directories
     base: str | None = None  # the study that `overrides` vary; None for the defaults
     overrides: tuple[str, ...] = ()
+    compared: Compared = field(default_factory=Compared)
 
-    @cached_property
-    def compared(self) -> dict[str, dict[str, Any]]:
-        """Traits that runs are compared by, by id: varied keys, with the cache in one unit."""
-        rows = in_tokens([run.varied for run in self.runs])
-        return {run.id: row for run, row in zip(self.runs, rows, strict=True)}
-
-    @cached_property
-    def traits(self) -> dict[str, dict[str, Any]]:
+    @property
+    def traits(self) -> dict[str, Settings]:
         """Distinguishing traits of each run, by id (see `traits`)."""
-        rows = traits(list(self.compared.values()))
-        return dict(zip(self.compared, rows, strict=True))
+        return self.compared.traits
+
+    @cached_property
+    def limits(self) -> set[str]:
+        """Limits of the engine that another trait settles."""
+        return following_limits([*self.traits.values()])
+
+    def part(self, runs: Sequence[ReportedRun]) -> "StudyData":
+        """The study of some of its runs alone, told apart among themselves; without figures."""
+        ids, varied = [run.id for run in runs], [run.varied for run in runs]
+        apart = tell_apart(ids, varied, [run.label.removesuffix(OF_REHEARSED) for run in runs])
+        pairs = {
+            key: [pair for pair in pairs if apart.labels.keys() >= {*pair}]
+            for key, pairs in self.compared.pairs.items()
+        }
+        return replace(self, runs=tuple(runs), compared=replace(apart, pairs=pairs), figures=())
 
     def value(self, run: ReportedRun, key: str) -> Any:
         """A key's value of an experiment: of what varies, or of the settings."""
         if key == GRID:
             return run.grid
-        for settings in (self.traits[run.id], self.compared[run.id], run.varied):
+        for settings in (self.traits[run.id], run.varied):
             if (value := value_of(settings, key)) is not None:
                 return value
         return value_of(dict(run.flat), key)
@@ -252,7 +271,7 @@ class StudyData:
     @cached_property
     def labels(self) -> dict[str, str]:
         """Each run's label, by its id, among the runs of this study or of a part of one."""
-        return {run.id: name for run, name in zip(self.runs, labels(self.runs), strict=True)}
+        return labels(self.runs, self.compared)
 
     def declared_axes(self, figure: str) -> tuple[Axes, ...]:
         """The axes that the study declares for a figure; empty if it declares none."""
@@ -345,17 +364,12 @@ class StudyData:
         return of_one_kind(self.complete)
 
 
-def labels(runs: Sequence[ReportedRun]) -> list[str]:
-    """A short name for each run: its traits, or the label it has where others have the same.
-
-    A rehearsed run beside others is named as one.
-    """
-    earlier = [run.label.removesuffix(OF_REHEARSED) for run in runs]
+def labels(runs: Sequence[ReportedRun], compared: Compared) -> dict[str, str]:
+    """The label of each run, by its id; a rehearsed run beside others is named as one."""
     apart = len({run.rehearsed for run in runs}) > 1
-    return [
-        label + OF_REHEARSED * (apart and run.rehearsed)
-        for run, label in zip(runs, labels_of([run.varied for run in runs], earlier), strict=True)
-    ]
+    return {
+        run.id: compared.labels[run.id] + OF_REHEARSED * (apart and run.rehearsed) for run in runs
+    }
 
 
 def _plain(value: Any) -> Any:

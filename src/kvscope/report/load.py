@@ -19,11 +19,12 @@ from kvscope.base.reading import open_file
 from kvscope.judge.checklist import read_verdicts
 from kvscope.judge.records import Records
 from kvscope.metrics.study import add_study_metrics
-from kvscope.plan import experiment, levels, manifest, traits
+from kvscope.plan import experiment, levels, manifest, pairs, traits
 from kvscope.plan.complaints import validation_message
 from kvscope.plan.fields import Part
 from kvscope.plan.figures import Axes
 from kvscope.plan.question import Question
+from kvscope.plan.traits import Compared
 from kvscope.report.data import (
     DAMAGED,
     INTERRUPTED,
@@ -91,6 +92,7 @@ def load_study(name: str, place: Path) -> StudyData:
             itemgetter("id", "label", "varied", "grid"), plan["experiments"]
         )
     ]
+    compared = pairs.read(plan, manifest.manifest_path(name, place))
     return StudyData(
         name=name,
         title=plan["title"],
@@ -101,7 +103,8 @@ def load_study(name: str, place: Path) -> StudyData:
             for entry in plan["figures"]
         ),
         question=plan["compare"] and _part(Question, plan["compare"], name),
-        runs=compare_runs(runs),
+        runs=add_comparisons(runs, compared),
+        compared=compared,
         base=plan["base"],
         overrides=tuple(plan["overrides"]),
     )
@@ -130,13 +133,15 @@ def load_directories(directories: list[Path]) -> StudyData:
     loaded = [load_run(*named, named[1], {}) for named in zip(unique.values(), ids, strict=True)]
     varied = traits.varied_settings([run.settings for run in loaded])
     runs = [replace(run, varied=row) for run, row in zip(loaded, varied, strict=True)]
+    compared = pairs.compare(ids, varied, ids)
     digest = hashlib.sha256("\n".join(sorted(map(str, unique))).encode()).hexdigest()[:8]
     return StudyData(
         name=ids[0] if len(runs) == 1 else f"runs-{digest}",
         title=ids[0] if len(runs) == 1 else f"{len(runs)} runs compared",
         description="",
         keys=tuple(varied[0]),
-        runs=compare_runs(runs),
+        runs=add_comparisons(runs, compared),
+        compared=compared,
         planned=False,
     )
 
@@ -149,16 +154,17 @@ def experiment_id_of(directory: Path) -> str:
         return directory.resolve().name
 
 
-def compare_runs(runs: Sequence[ReportedRun]) -> tuple[ReportedRun, ...]:
-    """The runs of a study, compared with one another, labelled by what distinguishes them.
+def add_comparisons(runs: Sequence[ReportedRun], compared: Compared) -> tuple[ReportedRun, ...]:
+    """The runs of a study with their labels and with what they show beside one another.
 
     Times are adjusted for waiting, and the study's metrics added.
     """
     runs = invalidate_differing(runs)
     extended = iter(add_study_metrics([measured for run in runs if (measured := run.as_measured)]))
+    names = labels(runs, compared)
     return tuple(
-        run.changed(label=name, metrics=None if run.metrics is None else next(extended))
-        for run, name in zip(runs, labels(runs), strict=True)
+        run.changed(label=names[run.id], metrics=None if run.metrics is None else next(extended))
+        for run in runs
     )
 
 

@@ -93,7 +93,8 @@ class Section:
     A section with a `figure` has its chart, `{{ chart }}` in the template, and is on the page only
     where the figure is drawn. One without a title stands above the table of contents. One that is
     not `marked` has no numbers, which may be rehearsed.
-    A page has the files of `styles` and `scripts` of its sections, each once, shown or not.
+    A page has the files of `styles` and `scripts` of its sections, each once, shown or not. Of a
+    section's `tables`, files beside the page, `write_tables` writes all into a directory.
     """
 
     title: str
@@ -104,6 +105,8 @@ class Section:
     marked: bool = True
     styles: tuple[Path, ...] = ()
     scripts: tuple[Path, ...] = ()
+    tables: tuple[str, ...] = ()
+    write_tables: Callable[[StudyData, Path], None] = lambda *_: None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from kvscope.report.load import load
 from kvscope.report.page import PAGE, write_page
 from kvscope.report.pages import pages, pages_of
 from kvscope.report.section import Report, sections
-from kvscope.report.tables import STUDY_FILES, write_tables
 
 FIGURES = "figures"
 
@@ -32,10 +31,12 @@ def write_report(report: Report) -> Path:
     remove(home / CRATE_FILE)  # it described the files of before
     if not report.whole:
         retire(home)
-    write_tables(report.study, place)
+    parts = sections()
+    for section in parts.values():
+        section.write_tables(report.study, place)
     for name, printed in report.prints.items():
         printed.write(place / FIGURES, name)
-    page = write_page(report, sections())
+    page = write_page(report, parts)
     for further in pages_of(report.study):
         further.write(report.study, place)
     return page
@@ -43,7 +44,8 @@ def write_report(report: Report) -> Path:
 
 def retire(home: Path) -> None:
     """Remove what an earlier report wrote of a study, since it is true no longer."""
-    for name in (PAGE, FIGURES, *STUDY_FILES):
+    of_sections = (name for section in sections().values() for name in section.tables)
+    for name in (PAGE, FIGURES, *of_sections):
         remove(home / name)
     for further in pages():
         further.retire(home)

@@ -17,7 +17,7 @@ from kvscope.base.time_sources import REHEARSED
 from kvscope.metrics.estimates import ADJUSTED as ADJUSTED_HOW
 from kvscope.metrics.measure import Measure
 from kvscope.metrics.study import column_measures
-from kvscope.plan.traits import following_limits, is_number, key_title, value_text, value_words
+from kvscope.plan.traits import is_number, key_title, value_text, value_words
 from kvscope.report.comparisons import pairs
 from kvscope.report.data import ReportedRun, StudyData, of_interest
 from kvscope.report.words import estimate_text
@@ -193,11 +193,10 @@ class ExperimentsTable:
 def experiments_table(study: StudyData) -> ExperimentsTable:
     """The table of a study: the keys that vary, then the main metrics."""
     keys = list(dict.fromkeys(key for traits in study.traits.values() for key in traits))
-    limits = following_limits(list(study.traits.values()))
     metrics = main_columns(study)
     same = {shown for shown in metrics if _hardly_varies(study, shown)}
     columns = [
-        _of_key(study, key, key in limits or _adds_little(study, key, keys[:place]))
+        _of_key(study, key, key in study.limits or _adds_little(study, key, keys[:place]))
         for place, key in enumerate(keys)
     ]
     columns += [

@@ -23,7 +23,7 @@ from kvscope.base.machine import system_text
 from kvscope.base.processes import exit_on_signals
 from kvscope.base.scratch import scratch_directory
 from kvscope.engine.devices.platform import platform_of
-from kvscope.plan import together
+from kvscope.plan import pairs, together
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.fields import MAX_REPEATS
 from kvscope.plan.repeats import StoppingRule
@@ -108,7 +108,7 @@ class Campaign:
             Block(
                 tuple(e.id for e in experiments),
                 rule,
-                tuple(together.comparisons(experiments, self.key)),
+                tuple(pairs.of_sections(experiments, self.key)),
                 range(place, (MAX_REPEATS + 1) * len(by_rules), len(by_rules)),
             )
             for place, (rule, experiments) in enumerate(by_rules)

@@ -22,12 +22,12 @@ def draw_runs(asked: OfRuns, study: StudyData) -> charts.Drawing | None:
     """The drawing of the experiments that a figure of the paper is about; None without any."""
     runs = tuple(run for run in study.complete if asked.fits(run.settings))
     if draw := OWN.get(asked.figure):
-        return draw(replace(study, runs=runs, figures=()), asked.published)
+        return draw(study.part(runs), asked.published)
     if not runs:
         return None
     apart = traits.names(traits.traits(traits.varied_settings([run.settings for run in runs])))
     shown = tuple(
         replace(run, label=words or run.label) for run, words in zip(runs, apart, strict=True)
     )
-    drawing = draw_figure(replace(study, runs=shown, figures=()), asked.figure)
+    drawing = draw_figure(study.part(shown), asked.figure)
     return drawing and replace(drawing, views=drawing.views[:1])

@@ -28,7 +28,7 @@ def by_grid(draw: Draw) -> Draw:
 
 def _of_grid(study: StudyData, grid: str) -> StudyData:
     """The experiments of one grid; axes that the study declares for other figures suit others."""
-    return replace(study, runs=tuple(run for run in study.runs if run.grid == grid), figures=())
+    return study.part([run for run in study.runs if run.grid == grid])
 
 
 def _joined(drawings: dict[str, Drawing]) -> Drawing:

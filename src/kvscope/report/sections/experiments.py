@@ -6,7 +6,7 @@ from typing import Any
 
 from kvscope.report.reasons import reason_in_words
 from kvscope.report.section import Report, Section
-from kvscope.report.tables import experiments_table
+from kvscope.report.tables import STUDY_FILES, experiments_table, write_tables
 from kvscope.report.validity import checklist
 from kvscope.tables.runfile import PERFETTO
 
@@ -37,4 +37,6 @@ SECTION = Section(
     _context,
     order=300,
     scripts=(TABLE_SCRIPT,),
+    tables=STUDY_FILES,
+    write_tables=write_tables,
 )
