@@ -31,6 +31,7 @@ def bench(
     program = Path(sys.argv[0])
     results = RESULTS / f"{program.stem}.json"
     parser.add_argument("--write", action="store_true", help=f"keep the figures in {results.name}")
+    parser.add_argument("--before", type=Path, help="a checkout of kvscope to measure first")
     parser.add_argument("--collect", nargs=2, type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.collect:
@@ -41,18 +42,29 @@ def bench(
         generate(made, options)
         circumstances = _machine()
         command = [sys.executable, str(program), "--collect", str(made), str(Path(folder) / "out")]
-        child = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+        before = _figures(command, options.before) if options.before else None
         result = {
             "command": " ".join((f"python bench/{program.name}", *sys.argv[1:])),
             "machine": circumstances,
             "versions": {"python": platform.python_version(), **{p: version(p) for p in packages}},
             "file_bytes": made.stat().st_size,
-            **json.loads(child.stdout),
+            **_figures(command),
+            **({"before": before} if before else {}),
         }
     for key, value in result.items():
         print(f"{key:26} {value}")
     if options.write:
         write_json(results, result)
+
+
+def _figures(command: Sequence[str], checkout: Path | None = None) -> dict[str, Any]:
+    """What the program prints in a process of its own, with the kvscope of a checkout if given."""
+    path = {"PYTHONPATH": str((checkout / "src").resolve())} if checkout else {}
+    child = subprocess.run(
+        command, stdout=subprocess.PIPE, check=True, text=True, env=os.environ | path
+    )
+    figures: dict[str, Any] = json.loads(child.stdout)
+    return figures
 
 
 def peak_mb() -> int:

@@ -14,6 +14,7 @@ from rich.progress import Progress
 
 from kvscope.base import limits
 from kvscope.base.files import atomic_path
+from kvscope.collect.prefetch import prefetch
 from kvscope.tables import Table
 
 
@@ -31,7 +32,8 @@ def write_batches(
     becomes one row group, or several if its texts are long. `total` is the expected number of rows,
     for the progress bar. Columns in `delta_encoded` are stored as differences, which halves the
     size and the time of sorted instants; the other numbers are then stored as they are. Columns
-    that are not in `nullable`, if it is given, have no null, so none is looked for or stored.
+    that are not in `nullable`, if it is given, have no null, so none is looked for or stored. A
+    thread makes a batch while the one before it is written.
 
     Texts are written as codes into a dictionary, without being written out; the file declares
     them as texts, by the schema that it names as its own.
@@ -46,7 +48,8 @@ def write_batches(
     numbers = [name for name in table.names if name not in texts]
     layout: dict[str, Any] = {"compression": "zstd", "write_statistics": numbers}
     if delta_encoded:
-        layout["column_encoding"] = dict.fromkeys(delta_encoded, "DELTA_BINARY_PACKED")
+        differences = [name for name in numbers if name in delta_encoded]
+        layout["column_encoding"] = dict.fromkeys(differences, "DELTA_BINARY_PACKED")
         layout["use_dictionary"] = texts
     with (
         atomic_path(out_dir / table.file) as temporary,
@@ -72,7 +75,17 @@ def _coded(field: pa.Field) -> pa.Field:
 def _cast(values: pa.Array | pa.ChunkedArray, to: pa.DataType) -> pa.Array | pa.ChunkedArray:
     if values.type == to or not pa.types.is_dictionary(to):
         return values.cast(to)
+    if isinstance(values, pa.DictionaryArray):
+        return _recoded(values).cast(to)
     return values.cast(to.value_type).dictionary_encode()
+
+
+def _recoded(texts: pa.DictionaryArray) -> pa.DictionaryArray:
+    """The texts in a dictionary of those that occur, each once; a few of many in an export."""
+    used = texts.indices.dictionary_encode()
+    distinct = texts.dictionary.take(used.dictionary).dictionary_encode()
+    codes = distinct.indices.take(used.indices)
+    return pa.DictionaryArray.from_arrays(codes, distinct.dictionary)
 
 
 def _split(batch: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -100,6 +113,6 @@ def _with_progress(
     console = Console(stderr=True)
     with Progress(console=console, disable=not sys.stderr.isatty(), transient=True) as progress:
         task = progress.add_task(label, total=total)
-        for batch in batches:
+        for batch in prefetch(batches):
             yield batch
             progress.advance(task, len(next(iter(batch.values()))))

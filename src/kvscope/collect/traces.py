@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 from kvscope.base import plugins
 from kvscope.base.errors import BadInput
 from kvscope.collect.host_times import duration_ns, instants_ns, require_times
+from kvscope.collect.prefetch import prefetch
 from kvscope.collect.table_writer import write_batches
 from kvscope.tables.oracle import Oracle, Violations, verdict
 from kvscope.tables.run_data import RunData
@@ -27,6 +28,7 @@ __all__ = [
     "duration_ns",
     "installed_reader",
     "instants_ns",
+    "prefetch",
     "reader_of",
     "require_times",
     "verdicts",

@@ -1,5 +1,6 @@
 """Attribution of stacks of NVTX ranges: their path, repeat, step and layer."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +9,8 @@ import pyarrow.compute as pc
 
 from kvscope.base import limits, ranges
 from kvscope.base.arraytypes import Bools, Int64s
-from kvscope.collect.nsys.nullable import NULL, to_numpy
+from kvscope.collect.nsys.nesting import NONE, Nesting
+from kvscope.collect.nsys.nullable import NULL, to_arrow, to_numpy
 
 SEPARATOR = "/"
 MORE = "…"
@@ -42,9 +44,7 @@ class Names:
 class RangeNumbers:
     """Repeat, step and layer numbers of kvscope's own ranges; NULL for other ranges."""
 
-    repeat: Int64s
-    step: Int64s
-    layer: Int64s
+    by_key: Mapping[str, Int64s]
     warm_up: Bools
 
     @classmethod
@@ -54,20 +54,17 @@ class RangeNumbers:
         def number(wanted: str) -> Int64s:
             return np.where(own & name.equal(wanted), payload, NULL)
 
-        return cls(
-            repeat=number(ranges.REPEAT),
-            step=number(ranges.FORWARD_PASS),
-            layer=number(ranges.LAYER),
-            warm_up=own & name.equal(ranges.WARM_UP),
-        )
+        named = {"repeat": ranges.REPEAT, "step": ranges.FORWARD_PASS, "layer": ranges.LAYER}
+        by_key = {key: number(wanted) for key, wanted in named.items()}
+        return cls(by_key, own & name.equal(ranges.WARM_UP))
 
 
 class RangeTree:
     """Nodes that each stand for a range on top of the node's parent (-1 for none).
 
-    `depth`; `path_code` and `paths` (names from the outermost to this one); `repeat`, `step` and
-    `layer` of the nearest range that says so, all NULL within a warm-up. A path that would be
-    longer than limits.LONGEST_PATH ends with MORE, and all of them where they take more than
+    `depth`; `path` (names from the outermost to this one); `numbers`: repeat, step and layer of
+    the nearest range that says so, all null within a warm-up. A path that would be longer than
+    limits.LONGEST_PATH ends with MORE, and all of them where they take more than
     limits.MOST_PATH_BYTES; `cut` says whose do.
     """
 
@@ -76,13 +73,34 @@ class RangeTree:
         paths = _Paths(parent, names.code[range_], names.values)
         for level in _levels(self.depth):
             paths.add(level)
-        self.path_code, self.paths, self.cut = paths.code, pa.concat_arrays(paths.found), paths.cut
+        self.path = Names(paths.code, pa.concat_arrays(paths.found)).to_arrow()
+        self.cut = paths.cut
         warm_up = np.where(numbers.warm_up[range_], 1, NULL)
         outside = _inherit(parent, warm_up) == NULL
-        self.repeat, self.step, self.layer = (
-            np.where(outside, _inherit(parent, values[range_]), NULL)
-            for values in (numbers.repeat, numbers.step, numbers.layer)
-        )
+        self.numbers = {
+            key: to_arrow(np.where(outside, _inherit(parent, values[range_]), NULL), pa.int32())
+            for key, values in numbers.by_key.items()
+        }
+
+
+class Surroundings:
+    """The ranges around intervals of threads, from the frames of a nesting and their ranges."""
+
+    def __init__(self, nesting: Nesting, frame_range: Int64s, frames: RangeTree) -> None:
+        self._nesting = nesting
+        self._columns = {
+            **{"nvtx_id": pa.array(frame_range), "nvtx_path": frames.path},
+            **frames.numbers,
+        }
+
+    def of(self, thread: Int64s, start: Int64s, end: Int64s) -> dict[str, pa.Array]:
+        """Context of each interval on its thread: the innermost range, the path, its pass.
+
+        Gives the columns nvtx_id, nvtx_path, repeat, step and layer; null where no range does.
+        """
+        frame = self._nesting.innermost(thread, start, end)
+        places = pa.array(frame, mask=frame == NONE)
+        return {name: column.take(places) for name, column in self._columns.items()}
 
 
 def _depths(parent: Int64s) -> Int64s:

@@ -25,6 +25,8 @@ class ApiCalls:
     def __init__(self, export: NsysExport) -> None:
         self._export = export
         self.total = export.count(schema.CALLS)
+        query = Query(schema.CALLS, schema.CALL_COLUMNS)
+        self._rows = export.stream(query) if self.total else iter(())
         self._processes: dict[int, int] = {}
         self.key = np.empty(self.total, np.int64)
         self.start = np.empty(self.total, np.int64)
@@ -33,10 +35,8 @@ class ApiCalls:
 
     def batches(self) -> Iterator[dict[str, Any]]:
         """The rows of the cuda_api table, in order of their start; fills the index."""
-        if not self.total:
-            return
         done = 0
-        for rows in self._export.stream(Query(schema.CALLS, schema.CALL_COLUMNS)):
+        for rows in self._rows:
             thread, correlation = to_numpy(rows["globalTid"]), to_numpy(rows["correlationId"])
             part = slice(done, done + len(thread))
             self.start[part], self.end[part] = to_numpy(rows["start"]), to_numpy(rows["end"])

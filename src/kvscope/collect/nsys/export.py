@@ -26,6 +26,7 @@ from kvscope.base.reading import open_file, refusing, short_repr
 from kvscope.collect.nsys import schema
 from kvscope.collect.nsys.renames import known_columns
 from kvscope.collect.nsys.strings import Strings, as_utf8, cut, is_cut
+from kvscope.collect.prefetch import prefetch
 
 BATCH_ROWS = 1 << 17
 """Rows of one streamed batch, and so of one Parquet row group at most."""
@@ -65,12 +66,13 @@ class NsysExport:
         self.texts_cut = 0
         """Texts of which only the first limits.LONGEST_NAME characters are read, so far."""
         self._text_bytes = 0
+        self.count = cache(self._count)
+        """Rows of a table; 0 if the export does not have it."""
         self.columns = cache(self._columns)
         """Columns of a table by their names of today, with the export's; none without the table."""
         self._uri = f"file:{quote(str(path.resolve()))}?mode=ro"
-        self._small = sqlite3.connect(self._uri, uri=True)
+        self._small = sqlite3.connect(self._uri, uri=True, check_same_thread=False)
         self._small.text_factory = lambda text: text.decode("utf-8", "replace")
-        self._large = adbc_driver_sqlite.dbapi.connect(self._uri)
         try:
             # A view or a virtual table is no data: it may go on for ever.
             real = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
@@ -85,7 +87,6 @@ class NsysExport:
     def close(self) -> None:
         """Close the file."""
         self._small.close()
-        self._large.close()
 
     def __enter__(self) -> "NsysExport":
         return self
@@ -116,8 +117,7 @@ class NsysExport:
         selected = [f'"{names[c]}" AS "{c}"' if c in names else f'NULL AS "{c}"' for c in columns]
         return f'(SELECT {", ".join(filter(None, (more, *selected)))} FROM "{table}" NOT INDEXED)'
 
-    def count(self, table: str) -> int:
-        """Rows of a table; 0 if the export does not have it."""
+    def _count(self, table: str) -> int:
         if table not in self.tables:
             return 0
         return int(self.rows(f'SELECT COUNT(*) FROM "{table}" NOT INDEXED')[0][0])
@@ -165,12 +165,18 @@ class NsysExport:
     def stream(self, query: Query) -> Iterator[pa.RecordBatch]:
         """The rows of a query as record batches of at most BATCH_ROWS rows.
 
-        BadInput names table and column of a value that is no whole number where one is due, or
-        none that kvscope's tables hold. The driver takes a column's type from its first batch (all
-        null reads as integer), so that a computed one must not begin with nulls if it is no
-        integer.
+        A thread reads them, beginning at once. BadInput names table and column of a value that is
+        no whole number where one is due, or none that kvscope's tables hold. The driver takes a
+        column's type from its first batch (all null reads as integer), so that a computed one must
+        not begin with nulls if it is no integer.
         """
-        with closing(self._large.cursor()) as cursor:
+        return prefetch(self._batches(query))
+
+    def _batches(self, query: Query) -> Iterator[pa.RecordBatch]:
+        with (
+            closing(adbc_driver_sqlite.dbapi.connect(self._uri)) as connection,
+            closing(connection.cursor()) as cursor,
+        ):
             batch_rows = adbc_driver_sqlite.StatementOptions.BATCH_ROWS.value
             cursor.adbc_statement.set_options(**{batch_rows: str(BATCH_ROWS)})
             with refusing(self.path, _KIND):

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from kvscope.collect.nsys.attribution import Surroundings
 from kvscope.collect.nsys.cuda_api import ApiCalls
 from kvscope.collect.nsys.export import NsysExport, Query
 from kvscope.collect.nsys.nullable import NULL, take, to_arrow, to_numpy
-from kvscope.collect.nsys.nvtx import NvtxRanges
 from kvscope.collect.nsys.schema import (
     DIRECTIONS,
     KERNEL_COLUMNS,
@@ -25,49 +25,46 @@ from kvscope.collect.nsys.schema import (
 class GpuWork:
     """Streams the kernels and the copies of an export, by start; counts what has no origin."""
 
-    def __init__(self, export: NsysExport, calls: ApiCalls, nvtx: NvtxRanges) -> None:
-        self._export = export
+    def __init__(self, export: NsysExport, calls: ApiCalls) -> None:
+        self._names = export.strings
         self._calls = calls
-        self._nvtx = nvtx
+        self._kernels = _stream(export, KERNELS, KERNEL_COLUMNS)
+        self._memcpys = _stream(export, MEMCPYS, MEMCPY_COLUMNS)
         self.without_api = {KERNELS: 0, MEMCPYS: 0}
         self.without_range = {KERNELS: 0, MEMCPYS: 0}
 
-    def kernels(self) -> Iterator[dict[str, Any]]:
+    def kernels(self, around: Surroundings) -> Iterator[dict[str, Any]]:
         """The rows of the gpu_kernels table."""
-        names = self._export.strings
-        for rows in self._stream(KERNELS, KERNEL_COLUMNS):
-            yield self._row_columns(KERNELS, rows) | {
-                "name": names.lookup(rows["demangledName"]),
-                "short_name": names.lookup(rows["shortName"]),
+        for rows in self._kernels:
+            yield self._row_columns(KERNELS, rows, around) | {
+                "name": self._names.lookup(rows["demangledName"]),
+                "short_name": self._names.lookup(rows["shortName"]),
                 "grid": _dim3(rows, "grid"),
                 "block_dim": _dim3(rows, "block"),
                 "graph_node_id": rows["graphNodeId"],
             }
 
-    def memcpys(self) -> Iterator[dict[str, Any]]:
+    def memcpys(self, around: Surroundings) -> Iterator[dict[str, Any]]:
         """The rows of the gpu_memcpys table."""
-        for rows in self._stream(MEMCPYS, MEMCPY_COLUMNS):
-            yield self._row_columns(MEMCPYS, rows) | {
+        for rows in self._memcpys:
+            yield self._row_columns(MEMCPYS, rows, around) | {
                 "direction": _labels(rows["copyKind"], DIRECTIONS),
                 "source_memory": _labels(rows["srcKind"], MEMORIES),
                 "destination_memory": _labels(rows["dstKind"], MEMORIES),
                 "bytes": rows["bytes"],
             }
 
-    def _stream(self, table: str, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-        if table not in self._export.tables:
-            return iter(())
-        return self._export.stream(Query(table, columns, order='start, "end", row'))
-
-    def _row_columns(self, table: str, rows: pa.RecordBatch) -> dict[str, Any]:
+    def _row_columns(
+        self, table: str, rows: pa.RecordBatch, around: Surroundings
+    ) -> dict[str, Any]:
         """Process, thread, times and ranges of the work, and the call that launched it."""
         process = to_numpy(rows["globalPid"])
         call = self._calls.find_launches(process, to_numpy(rows["correlationId"]))
         thread = take(self._calls.thread, call)
         start, end = take(self._calls.start, call), take(self._calls.end, call)
-        around = self._nvtx.attribute(thread, start, end)
+        context = around.of(thread, start, end)
         self.without_api[table] += int(np.count_nonzero(call < 0))
-        self.without_range[table] += around["nvtx_id"].null_count
+        self.without_range[table] += context["nvtx_id"].null_count
         return {
             "start_ns": rows["start"],
             "end_ns": rows["end"],
@@ -79,8 +76,14 @@ class GpuWork:
             "tid": to_arrow(np.where(thread == NULL, NULL, tid_of(thread)), pa.int64()),
             "api_start_ns": to_arrow(start, pa.int64()),
             "api_end_ns": to_arrow(end, pa.int64()),
-            **around,
+            **context,
         }
+
+
+def _stream(export: NsysExport, table: str, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    if table not in export.tables:
+        return iter(())
+    return export.stream(Query(table, columns, order='start, "end", row'))
 
 
 def _dim3(rows: pa.RecordBatch, prefix: str) -> pa.FixedSizeListArray:

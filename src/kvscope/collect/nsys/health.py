@@ -7,12 +7,12 @@ from kvscope.collect.nsys.export import NsysExport
 from kvscope.collect.nsys.nvtx import domain_names
 
 
-def warnings(export: NsysExport) -> list[str]:
-    """The reasons why the export may be incomplete, one sentence each."""
+def warnings(export: NsysExport, silent: list[str]) -> list[str]:
+    """The reasons why the export may be incomplete, one sentence each; it has `silent` domains."""
     return [
         *_version(export),
         *_graph_launches(export),
-        *_silent_nvtx(export),
+        *_silent_nvtx(export, silent),
         *_truncated_texts(export),
     ]
 
@@ -50,7 +50,7 @@ def _graph_launches(export: NsysExport) -> list[str]:
     ]
 
 
-def _silent_nvtx(export: NsysExport) -> list[str]:
+def _silent_nvtx(export: NsysExport, silent: list[str]) -> list[str]:
     if schema.RANGES not in export.tables:
         return []
     kinds = {kind for (kind,) in export.rows(f"SELECT DISTINCT eventType FROM {_ranges(export)}")}
@@ -59,7 +59,7 @@ def _silent_nvtx(export: NsysExport) -> list[str]:
             "NVTX domains were created but no range was recorded: the nvtx package is too new "
             "for this version of Nsight Systems (0.2.11 works with all)."
         ]
-    if DOMAIN in silent_domains(export):
+    if DOMAIN in silent:
         return [f"The NVTX domain '{DOMAIN}' was created but no range was recorded in it."]
     return []
 

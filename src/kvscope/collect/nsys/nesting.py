@@ -7,6 +7,7 @@ each a range on top of its parent frame. Without crossings a range has exactly o
 range is popped from beneath others, those others get new frames without it.
 """
 
+from array import array
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,9 +109,8 @@ class _Replay:
     """Pushes and pops ranges in order of time and keeps every frame that comes up."""
 
     def __init__(self) -> None:
-        self.ranges: list[int] = []
-        self.parents: list[int] = []
-        self.depths: list[int] = [0]  # of no frame, then of each: ranges on the stack
+        self.ranges, self.parents = array("q"), array("q")
+        self.depths = array("q", [0])  # of no frame, then of each: ranges on the stack
         self.too_deep: set[int] = set()  # ranges that were pushed on a full stack
         self.crossings = 0
 
@@ -121,10 +121,12 @@ class _Replay:
         is_push = np.repeat([False, True], len(ranges))
         # At one instant: pops before pushes, of pops the inner first, of pushes the outer first.
         order = np.lexsort((np.concatenate([-rank, rank]), is_push, time))
-        tops = [NONE]
+        top = NONE
+        tops = array("q", [top])
         for event in np.concatenate([~ranges, ranges])[order].tolist():
-            tops.append(self._push(event, tops[-1]) if event >= 0 else self._pop(~event, tops[-1]))
-        return _Thread(time[order], np.array(tops, np.int64))
+            top = self._push(event, top) if event >= 0 else self._pop(~event, top)
+            tops.append(top)
+        return _Thread(time[order], np.array(tops))
 
     def _push(self, range_: int, top: int) -> int:
         depth = self.depths[top + 1]
@@ -137,6 +139,8 @@ class _Replay:
         return len(self.ranges) - 1
 
     def _pop(self, range_: int, top: int) -> int:
+        if self.ranges[top] == range_:
+            return self.parents[top]
         if range_ in self.too_deep:
             return top
         crossing = []

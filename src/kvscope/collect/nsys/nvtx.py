@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kvscope.base import limits
 from kvscope.base.arraytypes import Bools, Int64s
 from kvscope.base.errors import BadInput
 from kvscope.base.ranges import DOMAIN
-from kvscope.collect.nsys.attribution import MORE, Names, RangeNumbers, RangeTree
+from kvscope.collect.nsys.attribution import MORE, Names, RangeNumbers, RangeTree, Surroundings
 from kvscope.collect.nsys.export import BATCH_ROWS, NsysExport, Query
 from kvscope.collect.nsys.nesting import NONE, Nesting
-from kvscope.collect.nsys.nullable import NULL, take, to_arrow, to_numpy
+from kvscope.collect.nsys.nullable import NULL, to_arrow, to_numpy
 from kvscope.collect.nsys.schema import (
     CALLS,
     DOMAIN_CREATE,
@@ -33,6 +34,14 @@ from kvscope.collect.nsys.schema import (
 )
 from kvscope.collect.nsys.strings import cut, is_cut
 
+_COLUMNS = pa.schema(
+    {
+        **dict.fromkeys(("start", "end", "globalTid", "domainId", "textId"), pa.int64()),
+        "text": pa.dictionary(pa.int32(), pa.string()),
+        **{"push_pop": pa.bool_(), "payload": pa.float64(), "open": pa.bool_()},
+    }
+)
+
 
 class NvtxRanges:
     """All ranges of an export in order of their start; a range's id is its place in it."""
@@ -41,12 +50,11 @@ class NvtxRanges:
         rows = _read(export)
         self.start, self.end = to_numpy(rows["start"]), to_numpy(rows["end"])
         self.thread = to_numpy(rows["globalTid"])
-        self.push_pop: Bools = np.isin(to_numpy(rows["eventType"]), PUSH_POP)
-        self.payload = _payload(rows)
+        self.push_pop: Bools = rows["push_pop"].to_numpy()
+        self.payload = rows["payload"].combine_chunks()
         self.name = _names(export, rows)
         self.domain = _domains(export, self.thread, to_numpy(rows["domainId"]))
-        at_end = self.end == export.capture_end_ns
-        self.unclosed: Bools = (to_numpy(rows["open"]) == 1) | at_end
+        self.unclosed: Bools = rows["open"].to_numpy() | (self.end == export.capture_end_ns)
         try:
             self._nest()
         except ValueError as error:
@@ -57,20 +65,22 @@ class NvtxRanges:
 
     def _nest(self) -> None:
         nested = np.flatnonzero(self.push_pop & (self.thread != NULL))
-        self._nesting = Nesting(self.thread[nested], self.start[nested], self.end[nested])
-        self._frame_range = nested[self._nesting.frame_range]
+        nesting = Nesting(self.thread[nested], self.start[nested], self.end[nested])
+        self._too_deep = nesting.too_deep
         self._parent = np.full(len(self), NONE, np.int64)
-        self._parent[nested] = np.append(nested, NONE)[self._nesting.range_parent]
+        self._parent[nested] = np.append(nested, NONE)[nesting.range_parent]
         is_own = self.push_pop & self.domain.equal(DOMAIN)
         numbers = RangeNumbers.of(self.name, is_own, _numbers(self.payload))
         everything = np.arange(len(self))
         self._ranges = RangeTree(self._parent, everything, self.name, numbers)
-        self._frames = RangeTree(self._nesting.frame_parent, self._frame_range, self.name, numbers)
+        frame_range = nested[nesting.frame_range]
+        frames = RangeTree(nesting.frame_parent, frame_range, self.name, numbers)
+        self.surroundings = Surroundings(nesting, frame_range, frames)
 
     @property
     def warnings(self) -> list[str]:
         """Sentences on ranges that are left out."""
-        too_deep, cut = self._nesting.too_deep, int(self._ranges.cut.sum())
+        too_deep, cut = self._too_deep, int(self._ranges.cut.sum())
         sentences = []
         if too_deep:
             sentences.append(
@@ -84,26 +94,9 @@ class NvtxRanges:
             )
         return sentences
 
-    def attribute(self, thread: Int64s, start: Int64s, end: Int64s) -> dict[str, pa.Array]:
-        """Context of each interval on its thread: the innermost range, the path, its pass.
-
-        Gives the columns nvtx_id, nvtx_path, repeat, step and layer; null where no range does.
-        """
-        frame = self._nesting.innermost(thread, start, end)
-        path = pa.array(take(self._frames.path_code, frame), mask=frame == NONE)
-        return {
-            "nvtx_id": to_arrow(take(self._frame_range, frame), pa.int64()),
-            "nvtx_path": pa.DictionaryArray.from_arrays(path, self._frames.paths),
-            **{
-                key: to_arrow(take(getattr(self._frames, key), frame), pa.int32())
-                for key in ("repeat", "step", "layer")
-            },
-        }
-
     def batches(self) -> Iterator[dict[str, Any]]:
         """The rows of the nvtx_ranges table, in order of their start."""
         names, domains = self.name.to_arrow(), self.domain.to_arrow()
-        paths = Names(self._ranges.path_code, self._ranges.paths).to_arrow()
         kinds = Names(self.push_pop.astype(np.int64), pa.array(["start_end", "push_pop"]))
         has_thread = self.thread != NULL
         columns = {
@@ -118,10 +111,8 @@ class NvtxRanges:
             "payload": self.payload,
             "parent_id": to_arrow(np.where(self._parent == NONE, NULL, self._parent), pa.int64()),
             "depth": pa.array(self._ranges.depth.astype(np.int32)),
-            "path": paths,
-            "repeat": to_arrow(self._ranges.repeat, pa.int32()),
-            "step": to_arrow(self._ranges.step, pa.int32()),
-            "layer": to_arrow(self._ranges.layer, pa.int32()),
+            "path": self._ranges.path,
+            **self._ranges.numbers,
             "closed": pa.array(~self.unclosed),
         }
         for first in range(0, len(self), BATCH_ROWS):
@@ -151,20 +142,26 @@ def _read(export: NsysExport) -> pa.Table:
         where=f"eventType IN {PUSH_POP + START_END} "
         "OR typeof(eventType) NOT IN ('integer', 'null')",
     )
-    encoded = pa.dictionary(pa.int32(), pa.string())
-    schema = pa.schema(dict.fromkeys(whole, pa.int64()))
-    for name, (_, type_) in query.computed.items():
-        type_ = encoded if name == "text" else type_
-        place = schema.get_field_index(name)
-        schema = schema.append(pa.field(name, type_)) if place < 0 else schema
     batches = []
     if RANGES in export.tables:
         for batch in export.stream(query):
-            texts = batch["text"].cast(pa.string()).dictionary_encode()
-            export.count_texts(texts.dictionary, batch["cut"])
-            place = batch.schema.get_field_index("text")
-            batches.append(batch.set_column(place, "text", texts).cast(schema))
-    return pa.Table.from_batches(batches, schema).unify_dictionaries().combine_chunks()
+            batches.append(_range_columns(batch))
+            export.count_texts(batches[-1]["text"].dictionary, batch["cut"])
+    return pa.Table.from_batches(batches, _COLUMNS).unify_dictionaries().combine_chunks()
+
+
+def _range_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The columns of ranges, as narrow as they can be, of those of NVTX events."""
+    has_text = pc.equal(batch["has_text"], 1)
+    text = pc.if_else(has_text, batch["text"].cast(pa.string()), pa.scalar(None, pa.string()))
+    columns = {
+        **{name: batch[name] for name in ("start", "end", "globalTid", "domainId", "textId")},
+        "text": text.dictionary_encode(),
+        "push_pop": np.isin(batch["eventType"].to_numpy(), PUSH_POP),
+        "payload": _payload(batch),
+        "open": pc.equal(batch["open"], 1),
+    }
+    return pa.record_batch(columns, _COLUMNS)
 
 
 def _open_until(export: NsysExport) -> int:
@@ -177,12 +174,12 @@ def _open_until(export: NsysExport) -> int:
     return max((end for end in ends if isinstance(end, int)), default=0)
 
 
-def _payload(rows: pa.Table) -> pa.Array:
+def _payload(rows: pa.RecordBatch) -> pa.Array:
     """A range's number, whichever column has it; null if none."""
     payload = np.where(to_numpy(rows["has_fraction"]) == 1, rows["fraction"].to_numpy(), np.nan)
     for name in reversed(WHOLE_PAYLOADS):
         values = to_numpy(rows[name])
-        present = ~rows[name].is_null().to_numpy()
+        present = rows[name].is_valid().to_numpy(zero_copy_only=False)
         number = values.astype(np.float64)
         if name == "uint64Value":  # SQLite has no unsigned integers: beyond 2^63 they are negative
             number += (values < 0) * 2.0**64
@@ -196,7 +193,7 @@ def _names(export: NsysExport, rows: pa.Table) -> Names:
     places, registered = to_numpy(texts.indices), strings.places(to_numpy(rows["textId"]))
     values = pa.concat_arrays([pa.array([""]), texts.dictionary, strings.values])
     registered = np.where(registered == NULL, 0, registered + 1 + len(texts.dictionary))
-    code = np.where(to_numpy(rows["has_text"]) == 1, places + 1, registered)
+    code = np.where(places == NULL, registered, places + 1)
     distinct = values.dictionary_encode()
     return Names(to_numpy(distinct.indices)[code], distinct.dictionary)
 

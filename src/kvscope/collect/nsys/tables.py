@@ -1,8 +1,10 @@
 """An Nsight Systems export as kvscope's tables."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kvscope.base.memory import return_freed_arrays
 from kvscope.base.reading import sha256_of
 from kvscope.collect.nsys import diagnostics, emptiness, health, schema
 from kvscope.collect.nsys.cuda_api import ApiCalls
@@ -10,7 +12,13 @@ from kvscope.collect.nsys.export import NsysExport
 from kvscope.collect.nsys.gpu_work import GpuWork
 from kvscope.collect.nsys.nvtx import NvtxRanges
 from kvscope.collect.table_writer import write_batches
-from kvscope.tables import CUDA_API, GPU_KERNELS, GPU_MEMCPYS, NSYS_TABLES, NVTX_RANGES
+from kvscope.tables import CUDA_API, GPU_KERNELS, GPU_MEMCPYS, NSYS_TABLES, NVTX_RANGES, Table
+
+DELTA_ENCODED = (
+    *("start_ns", "end_ns", "api_start_ns", "api_end_ns"),
+    *("id", "parent_id", "nvtx_id", "correlation_id"),
+)
+"""Columns of instants, and of numbers that mostly grow with them."""
 
 
 def write_nsys_tables(sqlite: Path, out_dir: Path, cuda_by: str | None = None) -> dict[str, Any]:
@@ -21,20 +29,24 @@ def write_nsys_tables(sqlite: Path, out_dir: Path, cuda_by: str | None = None) -
     Nsight Systems complains of is written into its log, beside the tables. Raises BadInput if the
     file is no readable export.
     """
+    return_freed_arrays()
     with NsysExport(sqlite) as export:
-        ranges = NvtxRanges(export)
         calls = ApiCalls(export)
-        work = GpuWork(export, calls, ranges)
-        streams = (
-            (NVTX_RANGES, ranges.batches(), len(ranges)),
-            (CUDA_API, calls.batches(), calls.total),  # fills the index that GPU work is joined on
-            (GPU_KERNELS, work.kernels(), export.count(schema.KERNELS)),
-            (GPU_MEMCPYS, work.memcpys(), export.count(schema.MEMCPYS)),
-        )
-        rows = {
-            table.name: write_batches(table, out_dir, batches, total)
-            for table, batches, total in streams
-        }
+        work = GpuWork(export, calls)
+        ranges = NvtxRanges(export)
+        around, warnings = ranges.surroundings, ranges.warnings
+        unclosed = int(ranges.unclosed.sum())
+        rows: dict[str, int] = {}
+
+        def write(table: Table, batches: Iterator[dict[str, Any]], total: int) -> None:
+            rows[table.name] = write_batches(table, out_dir, batches, total, DELTA_ENCODED)
+
+        write(NVTX_RANGES, ranges.batches(), len(ranges))
+        del ranges  # which takes as much memory as the calls will
+        write(CUDA_API, calls.batches(), calls.total)  # fills the index that GPU work is joined on
+        write(GPU_KERNELS, work.kernels(around), export.count(schema.KERNELS))
+        write(GPU_MEMCPYS, work.memcpys(around), export.count(schema.MEMCPYS))
+        silent = health.silent_domains(export)
         return {
             "source": {
                 "file": sqlite.name,
@@ -49,14 +61,14 @@ def write_nsys_tables(sqlite: Path, out_dir: Path, cuda_by: str | None = None) -
             "kernels_without_nvtx_range": work.without_range[schema.KERNELS],
             "copies_without_api_record": work.without_api[schema.MEMCPYS],
             "copies_without_nvtx_range": work.without_range[schema.MEMCPYS],
-            "unclosed_ranges": int(ranges.unclosed.sum()),
+            "unclosed_ranges": unclosed,
             "cuda_graphs_traced_whole": export.count(schema.GRAPHS),
-            "domains_without_ranges": health.silent_domains(export),
+            "domains_without_ranges": silent,
             "warnings": [
                 *emptiness.empty_tables(export, rows, cuda_by),
-                *health.warnings(export),
+                *health.warnings(export, silent),
                 *diagnostics.write_log(export, out_dir),
-                *ranges.warnings,
+                *warnings,
             ],
         }
 

@@ -43,7 +43,8 @@ def write_timeline(run: Run, out_dir: Path, offset_ns: int | None) -> int:
         ]
     merged = pa.concat_tables(parts).unify_dictionaries().combine_chunks()
     order = pc.sort_indices(merged, [("start_ns", "ascending"), ("end_ns", "descending")])
-    return write_batches(TIMELINE, out_dir, _slices(merged, order), merged.num_rows)
+    slices = _slices(merged, order)
+    return write_batches(TIMELINE, out_dir, slices, merged.num_rows, ("start_ns", "end_ns"))
 
 
 def _slices(merged: pa.Table, order: pa.Array) -> Iterator[dict[str, Any]]:

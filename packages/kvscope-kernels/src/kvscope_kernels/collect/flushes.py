@@ -1,12 +1,11 @@
 """Reader of `kernel_events.jsonl.zst`: one flush a line, the events of one layer of one pass."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,7 @@ import orjson
 
 from kvscope.api.errors import BadInput
 from kvscope.api.files import limits, reading, zstd_lines
-from kvscope.api.runs import json_values
+from kvscope.api.runs import json_values, traces
 from kvscope.api.tables import passes
 from kvscope_kernels import bounds, kv_events
 from kvscope_kernels.arraytypes import Int64s
@@ -39,7 +38,6 @@ _SIGNED = {
     "kind": np.int8,
     **dict.fromkeys(("start_ticks", "duration_ticks"), np.int64),
 }
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -153,16 +151,7 @@ def read_flushes(path: Path) -> Iterator[Flush]:
     """Read the flushes of a file in order. Raises BadInput with file, line and fault."""
     remedy = "; trace fewer heads, by tracing.head_stride"
     lines = enumerate(zstd_lines(path, limits.LONGEST_FLUSH_BYTES, remedy), start=1)
-    return prefetch(parse_flush(line, path, number) for number, line in lines)
-
-
-def prefetch(items: Iterator[T]) -> Iterator[T]:
-    """Items, the next of which another thread already produces."""
-    with ThreadPoolExecutor(1) as thread:
-        pending = thread.submit(next, items, None)
-        while (item := pending.result()) is not None:
-            pending = thread.submit(next, items, None)
-            yield item
+    return traces.prefetch(parse_flush(line, path, number) for number, line in lines)
 
 
 def parse_flush(line: bytes, path: Path, number: int) -> Flush:

@@ -17,7 +17,7 @@ from kvscope.api.tables import passes, tables
 from kvscope_kernels import kv_events
 from kvscope_kernels.arraytypes import Int64s
 from kvscope_kernels.collect.clock import EventClock, timer_ns
-from kvscope_kernels.collect.flushes import Flush, prefetch, read_flushes
+from kvscope_kernels.collect.flushes import Flush, read_flushes
 from kvscope_kernels.collect.launches import Launches
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def write_kv_tables(
     events, for the progress bar. Raises BadInput if the file is damaged.
     """
     kernels = KernelRows()
-    batches = (batch.columns() for batch in prefetch(_batches(events, judge, kernels)))
+    batches = (batch.columns() for batch in _batches(events, judge, kernels))
     rows = traces.write_batches(tables.KV_EVENTS, out_dir, batches, total, DELTA_ENCODED, NULLABLE)
     frame = kernels.frame()
     meaning = "the farthest that an event lies outside of its kernel, in ns"
