@@ -181,7 +181,7 @@ class Lives:
         first_s, begin_s, stop_s, free = self._arrays
         ahead = (self._rank < self._rank[request_id]).to_numpy() & ~(first_s <= start_s)
         size = self._run.whole.block_size
-        needed = -(-int(self._requests.at[request_id, "prompt_tokens"]) // size) if size else 0
+        needed = -(-int(self._requests["prompt_tokens"][request_id]) // size) if size else 0
         full = (stop_s > start_s) & (begin_s < end_s) & (free < needed)
         within_s = np.minimum(stop_s[full], end_s) - np.maximum(begin_s[full], start_s)
         facts = {"ahead": int(ahead.sum()), "no_room_s": float(within_s.sum()), "blocks": needed}

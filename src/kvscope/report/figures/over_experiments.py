@@ -55,8 +55,8 @@ LONGEST = 190  # pixels of a label
 SHORT = 100  # pixels: labels that leave room for three plots beside each other
 LINES_PX = 52  # beside a plot, for the numbers of its axis
 MOST_PLOTS = 144
-FEW_PLOTS = 48  # of many experiments
-MOST_BARS = 60  # in a plot of many experiments
+FEW_PLOTS = 48  # of many experiments, where there are more than MOST_PLOTS
+MOST_BARS = 80  # in a plot of many experiments
 MOST_LINES = len(SHAPES)  # in a plot, each of its own shape
 ASIDE = 0.025  # of the axis: between the first and the last colour at one place
 DECADES = 30  # values that spread further stand on a logarithmic axis
@@ -197,7 +197,8 @@ def _view(
     columns = _columns(shown, panels)
     width = plot_width(columns, _label_px(shown))
     every = [cell for cell in _cells(shown, panels) if _known_places(cell[0], cell[3], cell[2])]
-    plots = (_fewer_plots(every) if large else every)[:MOST_PLOTS]  # each has as much as all places
+    fewer = _fewer_plots(every) if large and len(every) > MOST_PLOTS else every
+    plots = fewer[:MOST_PLOTS]  # each has as much as all places
     names = list(dict.fromkeys(colour for row in shown for colour in row.colours))
     if large:
         seen = {place.colour for row, _, _, facet in plots for place in row.of_facet(facet)}
