@@ -4,8 +4,9 @@
 
 Of a study of N modeled experiments those of the first seed are run; the runs of other seeds are
 copies of them under their own ids, with times that differ by up to a hundredth. `kvscope report`
-makes the page in a process of its own. The result has wall and CPU seconds of that process and its
-peak resident memory, for each N. `--write` keeps them in bench/results/report.json.
+makes the page in a process of its own. The result has, for each N, wall and CPU seconds of that
+process and of those that draw for it, and the peak resident memory of the largest of them.
+`--write` keeps them in bench/results/report.json.
 """
 
 import argparse
@@ -54,7 +55,7 @@ def main() -> None:
 
 
 def measure(study: str, results: Path) -> dict[str, float]:
-    """Seconds and peak memory of the process that writes a study's page."""
+    """Seconds and peak memory of the processes that make a study's page."""
     begin = time.perf_counter()
     command = [*KVSCOPE, "report", study, "--results", str(results)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)

@@ -9,10 +9,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from sys import intern
 from typing import Any
 
 import pandas as pd
 
+from kvscope.base.arraytypes import Floats
 from kvscope.base.rounds import Rounds
 from kvscope.base.statistics import (
     UNKNOWN,
@@ -45,10 +47,11 @@ class ExperimentMetrics:
 
     def estimate(self, metric: str) -> Interval:
         """A metric's estimate; NaN where the table has none."""
-        row = self._rows.get(metric)
-        if row is None:
+        place = self._places.get(metric)
+        if place is None:
             return UNKNOWN
-        return Interval(row["value"], row["ci_low"], row["ci_high"], row["repeats_valid"])
+        value, low, high, count = self._numbers[place].tolist()
+        return Interval(value, low, high, int(count))
 
     @cached_property
     def modeled(self) -> bool:
@@ -69,8 +72,13 @@ class ExperimentMetrics:
         return f"{campaigns[0]} {REHEARSED}" if self.rehearsed else str(campaigns[0])
 
     @cached_property
-    def _rows(self) -> dict[str, dict[str, Any]]:
-        return dict(zip(self.metrics.index, self.metrics.to_dict("records"), strict=True))
+    def _places(self) -> dict[str, int]:
+        return {intern(name): place for place, name in enumerate(self.metrics.index)}
+
+    @cached_property
+    def _numbers(self) -> Floats:
+        """Value, ends of the interval and number of repeats, a row a metric: little memory."""
+        return self.metrics[["value", "ci_low", "ci_high", "repeats_valid"]].to_numpy(float)
 
 
 class Estimates:

@@ -124,9 +124,12 @@ class ReportedRun:
 
     def changed(self, **fields: Any) -> "ReportedRun":
         """The run with other fields; the source of its times stays as it was read."""
-        run = replace(self, **fields)
-        vars(run)["source"] = self.source
-        return run
+        return replace(self, **fields).known_source(self.source)
+
+    def known_source(self, source: str) -> "ReportedRun":
+        """The run, of whose times the source is known: its tables need not be read for it."""
+        vars(self)["source"] = source
+        return self
 
     @property
     def records(self) -> RunData:
@@ -135,26 +138,16 @@ class ReportedRun:
             raise BadInput(f"{self.directory}: the records of this run are not read")
         return self.reader(self.directory, record=self.record, settings=self.settings)
 
-    @property
+    @cached_property
     def as_measured(self) -> ExperimentMetrics | None:
         """Its settings, metrics and repeats; None without metrics."""
         if self.metrics is None:
             return None
         return ExperimentMetrics(self.settings, self.metrics, self.repeat_metrics)
 
-    @cached_property
-    def _numbers(self) -> dict[str, Interval]:
-        if self.metrics is None:
-            return {}
-        columns = self.metrics[["value", "ci_low", "ci_high", "repeats_valid"]]
-        return {
-            name: Interval(float(value), float(low), float(high), int(count))
-            for name, value, low, high, count in columns.itertuples(name=None)
-        }
-
     def number(self, metric: str) -> Interval:
         """A metric's value and interval; NaN where the run or the metric has none."""
-        return self._numbers.get(metric, UNKNOWN)
+        return self.as_measured.estimate(metric) if self.as_measured else UNKNOWN
 
     def believed(self, metric: str) -> bool:
         """Whether a metric is valid; a metric that compares runs needs all of them to be valid."""

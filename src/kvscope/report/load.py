@@ -16,6 +16,7 @@ from kvscope.base.files import read_json
 from kvscope.base.layout import experiment_directory
 from kvscope.base.quantities import plural
 from kvscope.base.reading import open_file
+from kvscope.base.time_sources import time_source_of
 from kvscope.judge.checklist import read_verdicts
 from kvscope.judge.records import Records
 from kvscope.metrics.study import add_study_metrics
@@ -213,7 +214,7 @@ def with_metrics(run: ReportedRun) -> ReportedRun:
         stage = COLLECTED if run.record.tracing else ANALYSED
         has_metrics = (below / stage).exists() and (below / ANALYSED).exists()
         return _without_results(run, DAMAGED if has_metrics else NOT_ANALYSED, str(error))
-    return replace(
+    loaded = replace(
         run,
         metrics=metrics.set_index("metric", drop=False).assign(time_source=source),
         repeat_metrics=repeats,
@@ -221,6 +222,7 @@ def with_metrics(run: ReportedRun) -> ReportedRun:
         circumstances=_in_figures(analysed.get("circumstances", [])),
         verdicts=tuple(read_verdicts(analysed)),
     )
+    return loaded.known_source(time_source_of(source, records.table_sources))
 
 
 def _in_figures(named: Iterable[Mapping[str, str]]) -> tuple[str, ...]:

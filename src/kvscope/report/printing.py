@@ -29,16 +29,16 @@ def print_chart(chart: str) -> Images:
 
 
 def print_charts(charts: Sequence[str]) -> list[Images]:
-    """The images of each chart. KvscopeError if a process that draws them fails."""
-    cores = min(len(os.sched_getaffinity(0)), len(charts) // FEW)
-    if cores < 2:
+    """The images of each chart. KvscopeError if a process that draws them fails.
+
+    A process draws FEW charts: what it needed for them goes with it. No more run than are cores.
+    """
+    if len(charts) < 2 * FEW:
         return [print_chart(chart) for chart in charts]
-    images: list[Images | None] = [None] * len(charts)
+    cores = len(os.sched_getaffinity(0))
+    batches = [charts[first : first + FEW] for first in range(0, len(charts), FEW)]
     with ThreadPoolExecutor(cores) as pool, processes.no_child_left():
-        shares = pool.map(_print_beside, [charts[first::cores] for first in range(cores)])
-        for first, share in enumerate(shares):
-            images[first::cores] = share
-    return [image for image in images if image is not None]
+        return [image for images in pool.map(_print_beside, batches) for image in images]
 
 
 def _print_beside(charts: Sequence[str]) -> list[Images]:

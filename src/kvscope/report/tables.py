@@ -30,6 +30,7 @@ STUDY_FILES = (tables.METRICS.file, tables.COMPARISONS.file, COMPARISONS_FILE, E
 
 HARDLY = 0.02  # of the largest value: within it, a metric hardly varies
 MOST = 0.8  # of the experiments: if more have one value, a key hardly varies
+MOST_ROWS = 500  # of the page's table; experiments.csv has all
 MOST_COMPARED = 24  # experiments, of which each is compared with each
 
 ADJUSTED = derived("adjusted", tables.BOOL, "whether value is as if nothing had waited")
@@ -182,6 +183,8 @@ class ExperimentsTable:
 
     `differences` are those of valid experiments by column, experiment and base, in percent of the
     base: lower end, value and upper end, None where there is none. Empty of many experiments.
+    Of more than MOST_ROWS experiments only those have cells that are not valid, and the first
+    others.
     """
 
     columns: tuple[ShownColumn, ...]
@@ -215,7 +218,7 @@ def experiments_table(study: StudyData) -> ExperimentsTable:
                 _metric(run, shown, best.get(shown) if run.id in counted else None)
                 for shown in metrics
             ]
-            for run in study.runs
+            for run in _shown_runs(study)
         },
         tuple(f"{shown.heading} {_range(study, shown)}" for shown in metrics if shown in same),
         {
@@ -224,6 +227,11 @@ def experiments_table(study: StudyData) -> ExperimentsTable:
             if len(study.complete) <= MOST_COMPARED
         },
     )
+
+
+def _shown_runs(study: StudyData) -> Sequence[ReportedRun]:
+    """The experiments that have a row, those that are not valid before others."""
+    return sorted(study.runs, key=lambda run: run.valid)[:MOST_ROWS]
 
 
 def _differences(study: StudyData, shown: Measure) -> Differences:

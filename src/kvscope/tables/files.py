@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -80,16 +80,16 @@ def write(table: Table, frame: pd.DataFrame | pa.Table, path: Path) -> None:
         pq.write_table(arrow.cast(table.schema), temporary, compression="zstd")
 
 
-def read(table: Table, path: Path, columns: list[str] | None = None, **kwargs: Any) -> pd.DataFrame:
+def read(table: Table, path: Path, columns: list[str] | None = None) -> pd.DataFrame:
     """Read a Parquet file that must have the table's schema, or some columns of it.
 
     BadInput names the file if it is missing, damaged or of another schema.
     """
-    complaint = check_file(table, path)
-    if complaint:
-        raise BadInput(complaint)
-    with reading(path):
-        rows = pq.read_table(path, columns=columns, **kwargs)
+    open_file(path).close()
+    with reading(path), pq.ParquetFile(path) as file:
+        if complaint := _complaint(table, path, file):
+            raise BadInput(complaint)
+        rows = file.read(columns)
         rows.validate(full=True)  # texts are UTF-8, and so on
         frame: pd.DataFrame = rows.to_pandas(ignore_metadata=True)
     return frame if columns else _with_nulls(table, frame)[table.names]
@@ -106,9 +106,13 @@ def check_file(table: Table, path: Path) -> str | None:
     try:
         open_file(path).close()
         with reading(path), pq.ParquetFile(path) as file:
-            schema, rows, version = file.schema_arrow, file.metadata.num_rows, _version(file)
+            return _complaint(table, path, file)
     except BadInput as error:
         return str(error)
+
+
+def _complaint(table: Table, path: Path, file: pq.ParquetFile) -> str | None:
+    schema, rows, version = file.schema_arrow, file.metadata.num_rows, _version(file)
     if version not in READABLE:
         versions = " or ".join(READABLE)
         return f"{path}: schema version {version or 'absent'}, expected {versions}"

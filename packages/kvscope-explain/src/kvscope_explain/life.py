@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from kvscope.api.errors import BadInput
@@ -40,6 +41,7 @@ FOUND = ("hit", "own_hit", "loaded")
 LAST = "last"  # `overflow.victim` where vLLM chooses
 SHORTEST_S = 1e-9
 """Shortest stretch; below it is the rounding of two instants."""
+Floats = npt.NDArray[np.float64]
 Events = list[dict[Hashable, Any]]
 USEFUL = (PREFILLED, DECODED)
 """The kinds that a request would have without other requests."""
@@ -109,6 +111,7 @@ class Lives:
         self._loads = _grouped(loads.sort_values("ordered_s"), "request_id")
         self._requests = repeat.requests.set_index("request_id")
         self._rank = self._requests["arrival_s"].rank(method="first")
+        self._known: dict[str, list[Stretch]] = {}
 
     @property
     def time_source(self) -> str:
@@ -138,7 +141,10 @@ class Lives:
 
     def of(self, request_id: str) -> list[Stretch]:
         """The stretches of one request, in order; BadInput if the repeat has no such request."""
-        return merged([s for s in self._stretches(request_id) if s.duration_s > SHORTEST_S])
+        if request_id not in self._known:
+            stretches = [s for s in self._stretches(request_id) if s.duration_s > SHORTEST_S]
+            self._known[request_id] = merged(stretches)
+        return self._known[request_id]
 
     def _stretches(self, request_id: str) -> Iterator[Stretch]:
         """Stretches pass by pass; the host's time between two passes belongs to the later one."""
@@ -172,16 +178,23 @@ class Lives:
             yield from self._aborted(request_id, lost, before, now_s, end_s)
 
     def _queued(self, request_id: str, start_s: float, end_s: float) -> Stretch:
-        request, requests = self.row(request_id), self._requests
-        earlier = requests[self._rank < self._rank[request_id]]
-        ahead = earlier["first_scheduled_s"].isna() | (earlier["first_scheduled_s"] > start_s)
-        steps = self._steps[(self._steps["end_s"] > start_s) & (self._steps["start_s"] < end_s)]
+        first_s, begin_s, stop_s, free = self._arrays
+        ahead = (self._rank < self._rank[request_id]).to_numpy() & ~(first_s <= start_s)
         size = self._run.whole.block_size
-        needed = -(-int(request["prompt_tokens"]) // size) if size else 0
-        full = steps[steps["kv_blocks_total"] - steps["kv_blocks_used"] < needed]
-        within = full["end_s"].clip(upper=end_s) - full["start_s"].clip(lower=start_s)
-        facts = {"ahead": int(ahead.sum()), "no_room_s": float(within.sum()), "blocks": needed}
+        needed = -(-int(self._requests["prompt_tokens"][request_id]) // size) if size else 0
+        full = (stop_s > start_s) & (begin_s < end_s) & (free < needed)
+        within_s = np.minimum(stop_s[full], end_s) - np.maximum(begin_s[full], start_s)
+        facts = {"ahead": int(ahead.sum()), "no_room_s": float(within_s.sum()), "blocks": needed}
         return Stretch(request_id, QUEUED, start_s, end_s, facts=facts)
+
+    @cached_property
+    def _arrays(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """When each request was first scheduled; of each pass start, end and free blocks."""
+        steps = self._steps
+        free = steps["kv_blocks_total"] - steps["kv_blocks_used"]
+        columns = (self._requests["first_scheduled_s"], steps["start_s"], steps["end_s"], free)
+        first_s, begin_s, stop_s, free_blocks = (column.to_numpy(float) for column in columns)
+        return first_s, begin_s, stop_s, free_blocks
 
     def _loading(self, request_id: str, start_s: float, end_s: float) -> Stretch:
         """The end of a wait from the first order of a load on; of no length where none was."""

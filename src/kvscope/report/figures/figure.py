@@ -23,6 +23,7 @@ TITLE_LETTERS = 44  # in a line above a plot
 FADED = 0.12  # opacity of what was not picked in the legend
 POINT, RING = 40, 0.75  # px² of a point, and how much wider each of those under another one is
 RINGS = "a ring: other points cover it"
+MANY = 40  # points in a plot, or names of colours: more cannot be told apart
 COINCIDE = 0.03  # share by which values differ whose points cover one another
 
 # What a figure makes of the axes that a study declares for it.
@@ -120,10 +121,21 @@ def colours(names: Sequence[str], hues: Sequence[str] | None = None) -> Spec:
 
 
 def colour_channel(names: Sequence[str], column: str = "colour") -> Spec:
-    """Colours by a column of texts, with a legend of as many columns as the names allow."""
+    """Colours by a column of texts, with a legend of as many columns as the names allow.
+
+    Of more than MANY names there is no legend: a plot of each has it as its title.
+    """
     columns = max(1, min(len(names), PAPER // (30 + round(LETTER * max(map(len, names))))))
-    legend = {"columns": columns} if len(names) > 1 else None
+    legend = {"columns": columns} if 1 < len(names) <= MANY else None
     return text(column, scale=colours(names), legend=legend)
+
+
+def shape_channel(names: Sequence[str]) -> Spec:
+    """Shapes by the column `colour`, in the legend of the colours; nothing for a single name."""
+    if len(names) < 2:
+        return {}
+    legend = {} if len(names) <= MANY else {"legend": None}
+    return {"shape": text("colour", scale=colours(names), **legend)}
 
 
 def heading(title: str, subtitle: str = "") -> Spec:
@@ -185,8 +197,10 @@ def log_ticks(low: float, high: float) -> list[float]:
 def widen_covered(points: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
     """The points with their `size` in px², the widest first.
 
-    Of points that cover one another, those of the first colours are wider.
+    Of points that cover one another, those of the first colours are wider. Many points are small.
     """
+    if len(points) > MANY:
+        return points.assign(size=POINT / 2)
     order = {name: place for place, name in enumerate(dict.fromkeys(points["colour"]))}
     ordered = points.sort_values([x, y])
     apart = ordered[x].diff().ne(0) | (ordered[y].diff() > COINCIDE * ordered[y].abs())

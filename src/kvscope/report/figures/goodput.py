@@ -24,14 +24,14 @@ PERCENTILES = (25, 75)  # of TPOT over all requests: the bounds are the next rou
 
 def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """Goodput over the bound on TTFT: for any TPOT, and for two bounds on it."""
-    plots, note = request_plots(study, axes)
+    plots, remarks = request_plots(study, axes)
     bounds_s = (math.inf, *_bounds_s([run for named in plots.values() for _, run in named]))
     lines = [
         Lines(_table(named, tpot_s), BOUND, GOODPUT, plot, _words(tpot_s))
         for plot, named in plots.items()
         for tpot_s in bounds_s
     ]
-    return lines_drawing(lines, {}, columns=COLUMNS, note=note) if lines else None
+    return lines_drawing(lines, {}, columns=COLUMNS, remarks=remarks) if lines else None
 
 
 def _words(tpot_s: float) -> str:

@@ -26,14 +26,14 @@ MEASURES: dict[str, Callable[[Latencies], pd.Series]] = {
 
 def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """The distributions of all experiments for each measure, a line an experiment."""
-    shown, note = request_plots(study, axes)
+    shown, remarks = request_plots(study, axes)
     plots = [
         Lines(table, measure, SHARE, plot)
         for plot, runs in shown.items()
         for measure, latency in MEASURES.items()
         if not (table := _table(runs, latency)).empty
     ]
-    return lines_drawing(plots, {}, columns=COLUMNS, note=note) if plots else None
+    return lines_drawing(plots, {}, columns=COLUMNS, remarks=remarks) if plots else None
 
 
 def _table(

@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import pandas as pd
 
-from kvscope.base.quantities import plural
 from kvscope.plan.figures import Axes
 from kvscope.report import theme
 from kvscope.report.axes import rows, series
@@ -28,9 +26,10 @@ from kvscope.report.figures.figure import (
     plot_width,
     text,
 )
+from kvscope.report.figures.spread import SMALL, some_of, spread
 
 MOST_TOGETHER = 6  # lines in a plot; more are hard to distinguish
-MOST_RUNS = 144  # experiments of a figure of requests: drawing takes memory for each line
+MOST_RUNS = 12  # experiments of a large study whose requests a figure shows
 COLUMNS = 3  # of plots with one line each
 MOST_PLOTS = 36  # each draws all lines: the size of a figure grows with the square
 HEIGHT, HEIGHT_APART = 200, 110
@@ -58,18 +57,23 @@ class Lines:
 
 def request_plots(
     study: StudyData, axes: Sequence[Axes]
-) -> tuple[dict[str, list[tuple[str, ReportedRun]]], str]:
-    """Experiments by plot, each with its line's name, along the first axes; and what is left out.
+) -> tuple[dict[str, list[tuple[str, ReportedRun]]], tuple[str, ...]]:
+    """Experiments by plot, each with its line's name, along the first axes; a remark on others.
 
-    Only those in which latencies differ: where one forward pass serves all requests, none do. Of
-    these the first MOST_RUNS.
+    Only those in which latencies differ: where one forward pass serves all requests, none do. Of a
+    large study MOST_RUNS experiments of those that the axes select.
     """
-    differ = (run.id for run in study.complete if run.latencies.latency_s.nunique() > 1)
-    first = {*islice(differ, MOST_RUNS)}
-    more = next(differ, None) is not None
-    row, *_ = rows(study, lambda run: run.id in first, study.axes_of(axes))
-    note = f"The first {MOST_RUNS} of {plural(len(study.complete), 'experiment')}." if more else ""
-    return series(row, MOST_TOGETHER), note
+    declared = study.axes_of(axes)
+    chosen = study.complete
+    remarks: tuple[str, ...] = ()
+    if len(chosen) > SMALL:
+        row, *_ = rows(study, lambda _: True, declared)
+        selected = [place.run for place in row.places]
+        chosen = spread(selected, MOST_RUNS)
+        remarks = some_of(len(chosen), len(selected))
+    shown = {run.id for run in chosen if run.latencies.latency_s.nunique() > 1}
+    row, *_ = rows(study, lambda run: run.id in shown, declared)
+    return series(row, MOST_TOGETHER), remarks
 
 
 def lines_drawing(
@@ -79,6 +83,7 @@ def lines_drawing(
     columns: int = 2,
     tooltip: Sequence[Spec] = (),
     note: str = "",
+    remarks: tuple[str, ...] = (),
 ) -> Drawing:
     """The plots, `columns` beside each other; `data` are the tables that further layers name.
 
@@ -101,9 +106,9 @@ def lines_drawing(
             cells.append(base | title | _together(plot, names, mark, tooltip))
         else:
             cells += [base | cell for cell in _apart(plot, names, mark, tooltip)]
-    kept, data, remarks = first_plots(cells, data, MOST_PLOTS)
+    kept, data, left_out = first_plots(cells, data, MOST_PLOTS)
     chart = grid(kept, columns, "line" if together else None)
-    view = View(chart, data, note=note, remarks=remarks)
+    view = View(chart, data, note=note, remarks=(*remarks, *left_out))
     return Drawing((view,), label_px=LABEL_PX)
 
 

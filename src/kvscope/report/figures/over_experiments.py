@@ -42,9 +42,11 @@ from kvscope.report.figures.figure import (
     number,
     plot_width,
     plots_left_out,
+    shape_channel,
     text,
     widen_covered,
 )
+from kvscope.report.figures.spread import SMALL, evenly, some_of, spread
 from kvscope.report.theme import SHAPES
 from kvscope.report.words import estimate_text
 
@@ -53,10 +55,13 @@ LONGEST = 190  # pixels of a label
 SHORT = 100  # pixels: labels that leave room for three plots beside each other
 LINES_PX = 52  # beside a plot, for the numbers of its axis
 MOST_PLOTS = 144
+FEW_PLOTS = 48  # of many experiments, where there are more than MOST_PLOTS
+MOST_BARS = 80  # in a plot of many experiments
 MOST_LINES = len(SHAPES)  # in a plot, each of its own shape
 ASIDE = 0.025  # of the axis: between the first and the last colour at one place
 DECADES = 30  # values that spread further stand on a logarithmic axis
 HOLLOW = "hollow: not valid"
+MEANS = "lines: means of experiments in one place"
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,9 @@ class Panel:
     def measures(self) -> tuple[Measure, ...]:
         """The declarations of its metrics, but for those whose package is not installed."""
         return tuple(measures()[name] for name in self.metrics if name in measures())
+
+
+Plot = tuple[PlacesOfKey, Panel, Measure, str]
 
 
 def over_experiments(
@@ -99,7 +107,9 @@ def over_experiments(
     def draw(
         study: StudyData, axes: Sequence[Axes], panels: Sequence[Panel] = panels
     ) -> Drawing | None:
-        runs = [run for run in study.complete if has_any(run)]
+        every = [run for run in study.complete if has_any(run)]
+        runs = spread(every)
+        drawn_ids = {run.id for run in runs}
         defined = [_known(panel, runs) for panel in panels]
         left_out = _repeated(defined, runs)
         drawn = [part for panel in defined if (part := _without(panel, left_out)).metrics]
@@ -107,14 +117,21 @@ def over_experiments(
             return None
         declared = [
             split_by_colour(row) if row.ordered and len(row.colours) > MOST_LINES else row
-            for row in rows(study, has_any, study.axes_of(axes, own_axes(study)))
+            for row in rows(
+                study, lambda run: run.id in drawn_ids, study.axes_of(axes, own_axes(study))
+            )
         ]
         everything = by_experiment(study, runs)
-        views = [_view(" and ".join(row.title for row in declared), declared, drawn, len(runs))]
+        views = [_view(" and ".join(row.title for row in declared), declared, drawn, runs)]
         if declared != [everything]:
-            views.append(_view(everything.title, [everything], drawn, len(runs)))
-        views = [replace(view, note=_note(view.note, left_out)) for view in views]
+            views.append(_view(everything.title, [everything], drawn, runs))
+        some = some_of(len(runs), len(every))
+        views = [
+            replace(view, note=_note(view.note, left_out), remarks=(*some, *view.remarks))
+            for view in views
+        ]
         remarks = [HOLLOW] if any(not run.valid for run in runs) else []
+        remarks += [MEANS] if len(runs) > SMALL and any(row.ordered for row in declared) else []
         remarks += [RINGS] if any(map(has_rings, views[0].data.values())) else []
         return Drawing(tuple(views), ("Along",), _label_px(declared), tuple(remarks))
 
@@ -168,15 +185,27 @@ def _note(note: str, left_out: Sequence[Measure]) -> str:
     return f"{note} Equal to what is drawn: {headings}.".strip()
 
 
-def _view(title: str, shown: Sequence[PlacesOfKey], panels: Sequence[Panel], count: int) -> View:
-    """A plot for each row, metric and facet."""
-    names = list(dict.fromkeys(colour for row in shown for colour in row.colours))
+def _view(
+    title: str,
+    rows_: Sequence[PlacesOfKey],
+    panels: Sequence[Panel],
+    runs: Sequence[ReportedRun],
+) -> View:
+    """A plot for each row, metric and facet; of many experiments fewer plots, and fewer bars."""
+    large = len(runs) > SMALL
+    shown = [_fewer_bars(row) if large else row for row in rows_]
     columns = _columns(shown, panels)
     width = plot_width(columns, _label_px(shown))
+    every = [cell for cell in _cells(shown, panels) if _known_places(cell[0], cell[3], cell[2])]
+    fewer = _fewer_plots(every) if large and len(every) > MOST_PLOTS else every
+    plots = fewer[:MOST_PLOTS]  # each has as much as all places
+    names = list(dict.fromkeys(colour for row in shown for colour in row.colours))
+    if large:
+        seen = {place.colour for row, _, _, facet in plots for place in row.of_facet(facet)}
+        names = [name for name in names if name in seen]
     cells: list[Spec] = []
     data: dict[str, pd.DataFrame] = {}
-    plots = [cell for cell in _cells(shown, panels) if _known_places(cell[0], cell[3], cell[2])]
-    for row, panel, metric, facet in plots[:MOST_PLOTS]:  # each has as much as all places
+    for row, panel, metric, facet in plots:
         data[f"cell{len(cells)}"] = _frame(row, facet, metric, names)
         values = _values(row, panel.measures if panel.shared else (metric,))
         cells.append(
@@ -184,18 +213,49 @@ def _view(title: str, shown: Sequence[PlacesOfKey], panels: Sequence[Panel], cou
                 "data": {"name": f"cell{len(cells)}"},
                 **heading(f"{metric.heading} ({metric.display_unit})", facet),
                 "width": width,
-                **(_lines if row.ordered else _bars)(row, values, names),
+                **(_lines(row, values, names, large) if row.ordered else _bars(row, values, names)),
             }
         )
-    missing = count - len({place.run.id for row in shown for place in row.places})
+    missing = len(runs) - len({place.run.id for row in rows_ for place in row.places})
     note = f"{plural(missing, 'more experiment')} not along these axes." if missing else ""
-    remarks = plots_left_out(MOST_PLOTS, len(plots))
-    return View(grid(cells, columns, "colour"), data, (title,), note, remarks)
+    return View(
+        grid(cells, columns, "colour"), data, (title,), note, _left_out(rows_, shown, plots, every)
+    )
 
 
-def _cells(
-    shown: Sequence[PlacesOfKey], panels: Sequence[Panel]
-) -> Iterator[tuple[PlacesOfKey, Panel, Measure, str]]:
+def _left_out(
+    rows_: Sequence[PlacesOfKey],
+    shown: Sequence[PlacesOfKey],
+    plots: Sequence[Plot],
+    every: Sequence[Plot],
+) -> tuple[str, ...]:
+    """Remarks on bars and on plots that are left out."""
+    bars, count = (sum(len(row.places) for row in of) for of in (shown, rows_))
+    if sum(len(row.places) for row in rows_) <= SMALL:
+        return plots_left_out(len(plots), len(every))
+    spread_ = f"{len(plots)} of {len(every)} plots are shown, as many of each metric."
+    return (*some_of(bars, count), *([spread_] if len(plots) < len(every) else []))
+
+
+def _fewer_bars(row: PlacesOfKey) -> PlacesOfKey:
+    """The row with no more than MOST_BARS bars in a facet, spread over its experiments."""
+    if row.ordered:
+        return row
+    facets = (spread([p.run for p in row.of_facet(facet)], MOST_BARS) for facet in row.facets)
+    kept = {run.id for runs in facets for run in runs}
+    return replace(row, places=tuple(place for place in row.places if place.run.id in kept))
+
+
+def _fewer_plots(plots: Sequence[Plot]) -> list[Plot]:
+    """About FEW_PLOTS of the plots: of each row and metric equally many, spread over the facets."""
+    by_metric: dict[tuple[int, Measure], list[Plot]] = {}
+    for plot in plots:
+        by_metric.setdefault((id(plot[0]), plot[2]), []).append(plot)
+    most = max(1, FEW_PLOTS // max(1, len(by_metric)))
+    return [plot for facets in by_metric.values() for plot in evenly(facets, most)]
+
+
+def _cells(shown: Sequence[PlacesOfKey], panels: Sequence[Panel]) -> Iterator[Plot]:
     for row in shown:
         for panel in panels:
             for metric in panel.measures:
@@ -292,8 +352,11 @@ TOOLTIP = [
 ]
 
 
-def _lines(row: PlacesOfKey, values: Spec, names: Sequence[str]) -> Spec:
-    """A line for each colour over numbers, with intervals; hollow points are not valid."""
+def _lines(row: PlacesOfKey, values: Spec, names: Sequence[str], large: bool) -> Spec:
+    """A line for each colour over numbers, with intervals; hollow points are not valid.
+
+    In a large study a line goes through the means of a colour's points in one place.
+    """
     log = is_wide(row.values)
     x = number(
         "at",
@@ -307,13 +370,14 @@ def _lines(row: PlacesOfKey, values: Spec, names: Sequence[str]) -> Spec:
         axis={"values": row.values, "format": NUMBER, "labelOverlap": "greedy"},
     )
     scale = colours(names)
+    mean = {"aggregate": "mean"} if large else {}
     points = {
         "y": number("value", **values),
         "fill": text("colour", scale=scale, legend=None),
         "fillOpacity": {"condition": {"test": "datum.valid", "value": 1}, "value": 0},
         "size": number("size", scale=None, legend=None),
         "tooltip": TOOLTIP,
-    } | ({"shape": text("colour", scale=scale)} if len(names) > 1 else {})
+    } | shape_channel(names)
     return {
         "height": HEIGHT,
         "encoding": {"x": x, "color": colour_channel(names), "opacity": PICKED},
@@ -322,7 +386,7 @@ def _lines(row: PlacesOfKey, values: Spec, names: Sequence[str]) -> Spec:
                 "mark": {"type": "rule", "strokeWidth": 1.2},
                 "encoding": {"y": number("low", **values), "y2": {"field": "high"}},
             },
-            {"mark": "line", "encoding": {"y": number("value", **values)}},
+            {"mark": "line", "encoding": {"y": number("value", **values) | mean}},
             {"mark": {"type": "point", "strokeWidth": 1.5}, "encoding": points},
         ],
     }

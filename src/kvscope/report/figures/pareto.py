@@ -26,8 +26,11 @@ from kvscope.report.figures.figure import (
     heading,
     number,
     plot_width,
+    plots_left_out,
+    shape_channel,
     text,
 )
+from kvscope.report.figures.spread import some_of, spread
 from kvscope.report.words import (
     estimate_text,
 )
@@ -35,6 +38,7 @@ from kvscope.report.words import (
 THROUGHPUT = "throughput_tokens_per_s"
 LATENCIES = ("ttft_mean_s", "itl_mean_s")
 HEIGHT, LABEL_PX = 190, 62
+MOST_FACETS = 40
 NARROWEST = 180  # pixels of a plot on the page: names that fit there fit everywhere
 NAME_PX = 10  # height of a name
 POINT_PX = 4  # from a point's centre to its edge
@@ -47,18 +51,25 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels
 def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """A plot for each facet and latency; a point an experiment, a line a colour."""
     counted = {run.id for run in study.counted if _known(run)}
+    drawn = {run.id for run in spread([run for run in study.counted if run.id in counted])}
     row, *_ = rows(study, lambda run: run.id in counted, study.axes_of(axes))
     if len(row.places) < 2:
         return None
     cells: list[Spec] = []
     data: dict[str, pd.DataFrame] = {}
-    for facet in row.facets:
+    for facet in row.facets[:MOST_FACETS]:
         for latency in map(measures().__getitem__, LATENCIES):
-            table = with_names_beside(pd.DataFrame(_points(row, facet, latency)))
+            points = pd.DataFrame(_points(row, facet, latency))
+            best = front(points)
+            kept = points["id"].isin(drawn) | points.index.isin(best.index)
+            table = with_names_beside(points[kept].drop(columns="id").reset_index(drop=True))
             name = f"cell{len(cells)}"
-            data |= {name: table, f"front{len(cells)}": front(table)}
+            data |= {name: table, f"front{len(cells)}": best}
             cells.append(_cell(row, facet, latency, name, f"front{len(cells)}"))
-    return Drawing((View(grid(cells, 2, "colour"), data),), label_px=LABEL_PX)
+    left_out = plots_left_out(len(cells), len(row.facets) * len(LATENCIES))
+    remarks = (*some_of(len(drawn), len(counted)), *left_out)
+    view = View(grid(cells, 2, "colour"), data, remarks=remarks)
+    return Drawing((view,), label_px=LABEL_PX)
 
 
 def _known(run: ReportedRun) -> bool:
@@ -70,6 +81,7 @@ def _points(row: PlacesOfKey, facet: str, latency: Measure) -> Iterator[dict[str
     throughput = measures()[THROUGHPUT]
     for place in row.along_x(facet):
         yield {
+            "id": place.run.id,
             "experiment": place.run.label,
             "order": row.values.index(place.x),
             "colour": place.colour,
@@ -147,10 +159,9 @@ def _cell(row: PlacesOfKey, facet: str, latency: Measure, points: str, best: str
         {"x": number("x_low", **x), "x2": {"field": "x_high"}, "y": number("y", **y)},
         {"x": number("x", **x), "y": number("y_low", **y), "y2": {"field": "y_high"}},
     ]
-    shape = {"shape": text("colour", scale=colours(names))} if len(names) > 1 else {}
     marks = (
         place
-        | shape
+        | shape_channel(names)
         | {
             "fill": text("colour", scale=colours(names), legend=None),
             "fillOpacity": {"condition": {"test": "datum.valid", "value": 1}, "value": 0},

@@ -8,6 +8,7 @@ import pandas as pd
 from kvscope.base.quantities import plural
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import Drawing, Spec, View, number, plot_width, text
+from kvscope.report.figures.spread import SMALL, some_of, spread
 
 MOST = 12  # experiments; the step timelines show them all
 MOST_PASSES = 300  # of a repeat: as many as a plot on paper has pixels
@@ -102,7 +103,7 @@ def runs_with_passes(study: StudyData) -> list[ReportedRun]:
 
 def shown_runs(study: StudyData) -> list[ReportedRun]:
     """The experiments that `multiples` shows."""
-    return runs_with_passes(study)[:MOST]
+    return spread(runs_with_passes(study), MOST)
 
 
 def multiples(
@@ -141,9 +142,12 @@ def multiples(
         "resolve": {"axis": {"x": "independent"}},
     }
     count = len(runs_with_passes(study))
-    notes = [f"The first {MOST} of {plural(count, 'experiment')}."] if count > MOST else []
+    first = f"The first {MOST} of {plural(count, 'experiment')}."
+    notes = [first] if MOST < count <= SMALL else []
     most = max(len(run.steps(run.repeats[0])) for run in runs)
     if (merged := merged_passes(most, MOST_PASSES)) > 1:
         notes.append(f"Up to {merged} consecutive passes are drawn as one.")
-    view = View(chart, {"passes": pd.concat(frames, ignore_index=True)}, note=" ".join(notes))
+    remarks = some_of(len(runs), count) if count > SMALL else ()
+    data = {"passes": pd.concat(frames, ignore_index=True)}
+    view = View(chart, data, note=" ".join(notes), remarks=remarks)
     return Drawing((view,), label_px=LABEL_PX)

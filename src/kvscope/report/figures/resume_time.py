@@ -10,6 +10,7 @@ from kvscope.plan.traits import setting_words
 from kvscope.report.axes import PlacesOfKey, rows
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import (
+    MANY,
     NUMBER,
     PICKED,
     ROW_EACH,
@@ -18,6 +19,7 @@ from kvscope.report.figures.figure import (
     Spec,
     View,
     colour_channel,
+    first_plots,
     grid,
     heading,
     number,
@@ -25,8 +27,11 @@ from kvscope.report.figures.figure import (
     text,
     widen_covered,
 )
+from kvscope.report.figures.spread import SMALL, some_of, spread
 
 HEIGHT, LABEL_PX = 170, 62
+MOST_PLOTS = 48
+MOST_READ = 120  # experiments of a large study whose preemptions are read
 LEAST_PLACES = 2  # evicted tokens that differ: fewer are no line
 
 
@@ -41,7 +46,9 @@ def resumptions(run: ReportedRun) -> pd.DataFrame:
 
 def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """A plot for each facet, a line for each strategy; a point an experiment."""
-    costs = {run.id: cost for run in study.complete if (cost := _cost(run))}
+    preempting = [run for run in study.complete if run.number("preemptions").value > 0]
+    chosen = study.complete if len(study.complete) <= SMALL else spread(preempting, MOST_READ)
+    costs = {run.id: cost for run in chosen if (cost := _cost(run))}
     cells: list[Spec] = []
     data: dict[str, pd.DataFrame] = {}
     shown = rows(study, lambda run: run.id in costs, study.axes_of(axes)) if costs else []
@@ -57,10 +64,16 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
             colours = list(dict.fromkeys(points["colour"]))
             data[name] = widen_covered(points, "tokens", "cost_ms")
             width = plot_width(min(2, len(row.facets)), LABEL_PX)
-            cells.append(_cell(name, _conditions(row, facet), colours, width))
+            cells.append(_cell(name, _conditions(row, facet), colours, width, len(points) <= MANY))
     if not cells:
         return None
-    return Drawing((View(grid(cells, 2, "colour"), data),), label_px=LABEL_PX)
+    kept, data, left_out = first_plots(cells, data, MOST_PLOTS)
+    remarks = (
+        *(some_of(len(chosen), len(preempting)) if chosen != study.complete else ()),
+        *left_out,
+    )
+    view = View(grid(kept, 2, "colour"), data, remarks=remarks)
+    return Drawing((view,), label_px=LABEL_PX)
 
 
 def _conditions(row: PlacesOfKey, facet: str) -> str:
@@ -86,7 +99,7 @@ def _cost(run: ReportedRun) -> dict[str, Any] | None:
     }
 
 
-def _cell(data: str, facet: str, names: list[str], width: int) -> Spec:
+def _cell(data: str, facet: str, names: list[str], width: int, line: bool) -> Spec:
     tooltip = [
         text("experiment"),
         number("tokens", format=",.0f"),
@@ -107,7 +120,7 @@ def _cell(data: str, facet: str, names: list[str], width: int) -> Spec:
             "tooltip": tooltip,
         },
         "layer": [
-            {"mark": "line"},
+            *([{"mark": "line"}] if line else []),
             {
                 "mark": {"type": "point", "filled": True},
                 "encoding": {"size": number("size", scale=None, legend=None)},

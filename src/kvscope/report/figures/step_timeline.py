@@ -30,6 +30,7 @@ from kvscope.report.figures.passes import (
     runs_with_passes,
     thin,
 )
+from kvscope.report.figures.spread import spread
 from kvscope.tables.kv_use import token_share
 
 # Above these limits a page opens and scrolls slowly; the page says what it leaves out.
@@ -82,7 +83,7 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
 def _views(study: StudyData) -> Iterator[View]:
     drawn = 0
     chart_of = cache(_chart)
-    for run in runs_with_passes(study)[:MOST_EXPERIMENTS]:
+    for run in spread(runs_with_passes(study), MOST_EXPERIMENTS):
         if drawn >= MOST_PASSES_A_PAGE:
             return
         for repeat in run.repeats:
