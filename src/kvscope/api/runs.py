@@ -5,8 +5,8 @@
 - `planned`: `experiment_of`, the experiment of a run; `confirm_settings`, which refuses others
 - `pass_durations`: `PassDurations`, what the passes of a run were expected to take
 - `traces` of KV events: a `TraceReader`, which a package registers; the `Account` of its oracles;
-  for its tables `write_batches`; `require_times` of a run, `instants_ns` and `duration_ns` of its
-  seconds
+  for its tables `write_batches`, and `prefetch`, which makes the next items in a thread;
+  `require_times` of a run, `instants_ns` and `duration_ns` of its seconds
 - `json_values`, which refuse others: `require_list`, `require_integer`, `require_integers`,
   `require_number`, `require_choice`; `all_within` bounds; `to_int64` of a list
 - `due`: `decode_due_s`, how long `decode_passes` were due to take

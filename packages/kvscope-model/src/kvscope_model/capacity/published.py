@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MULTIMODAL = ("vision_config", "audio_config", "vit_config", "vision_encoder_config")
+WITH_PARTS = "ForConditionalGeneration"  # ends the names of classes that take more than text
 OWN_CODE = "auto_map"
 QUANTIZATION = ("quantization_config", "compression_config")
 
@@ -39,6 +40,8 @@ def _without_code(attempt: Attempt) -> Attempt:
 def _text_alone(attempt: Attempt) -> Attempt:
     """Leave out the parts for images and sound, whose processors need files beside config.json."""
     parts = [name for name in MULTIMODAL if attempt.config.get(name)]
+    if WITH_PARTS in str(attempt.config.get("architectures")):
+        parts = parts or ["its parts for images"]
     if not parts or any("language-model-only" in word for word in attempt.arguments):
         return attempt
     note = (

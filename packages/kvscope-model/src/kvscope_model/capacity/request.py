@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -15,15 +14,14 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-import kvscope_model
 from kvscope.api.errors import BadInput
 from kvscope.api.files import files
-from kvscope.api.machine import machine
+from kvscope.api.machine import machine, processes
 from kvscope.api.models import kv_bytes
 from kvscope_model.capacity.gpus import Gpu
 
 PROCESS = "kvscope_model.capacity.process"
-SOURCES = (Path(kvscope_model.__file__).parent, Path(kv_bytes.__file__).parents[1] / "engine")
+SOURCES = ("kvscope_model", "kvscope_rehearsal", "kvscope.engine")  # of a plan
 # As vLLM needs them to start in one process without a network; what else is set stays.
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -144,10 +142,9 @@ def _answered(asked: Sequence[Mapping[str, Any]], question: Question) -> list[di
         if question.gpu:
             environment = _with_gpus(place / "node", question, environment)
         with (place / "log").open("w+b") as log:
-            subprocess.run(
+            processes.run(
                 [sys.executable, "-m", PROCESS, *map(str, places)],
                 env=environment,
-                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 check=False,
@@ -193,7 +190,9 @@ def _directory() -> Path:
 def _digest(asked: Mapping[str, Any]) -> str:
     """SHA-256 of a question and of the code that answers it."""
     digest = hashlib.sha256(json.dumps([asked, machine.installed_vllm()]).encode())
-    for directory in SOURCES:
-        for file in sorted(directory.rglob("*.py")):
+    for package in SOURCES:
+        spec = find_spec(package)
+        origin = spec.origin if spec else None
+        for file in sorted(Path(origin).parent.rglob("*.py")) if origin else ():
             digest.update(file.read_bytes())
     return digest.hexdigest()
