@@ -74,6 +74,13 @@ def test_what_differs_from_what_was_asked_is_said() -> None:
     assert "asked for" not in " ".join(capacity(settings={"block_size": "16"}).lines())
 
 
+def test_a_block_that_no_request_fills_is_never_hit() -> None:
+    wide = replace(PLAN, prefix_caching=True, max_model_len=15)
+    assert "no request of 15 tokens fills a block of 16" in " ".join(capacity(wide).never_hit())
+    assert not [*capacity(replace(wide, max_model_len=16)).never_hit()]
+    assert not [*capacity(replace(wide, prefix_caching=False)).never_hit()]
+
+
 def test_lines_fit_into_eighty_columns() -> None:
     memory = {"stated": False, "ranks": 2 * [dict.fromkeys(MEMORY, 2**37)]}
     mix = Mix(100_000, 10_000)

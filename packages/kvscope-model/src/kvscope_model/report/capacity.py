@@ -75,7 +75,7 @@ class Capacity:
         plan = self.plan
         yield from wrapped(f"{plan.model} on {self._where()}, as vLLM {self.answer.vllm} plans it")
         yield from wrapped(self.start())
-        for sentence in (*self.answer.notes, *self.differences()):
+        for sentence in (*self.answer.notes, *self.differences(), *self.never_hit()):
             yield from wrapped(f"- {sentence}")
         yield ""
         yield from aligned(self._request_rows())
@@ -122,6 +122,16 @@ class Capacity:
             wanted, planned = self.settings.get(name), getattr(self.plan, name)
             if wanted and wanted.isdigit() and int(wanted) != planned:
                 yield f"{name}={wanted} was asked for, {planned:,} is planned"
+
+    def never_hit(self) -> Iterator[str]:
+        """Why the prefix cache can never be hit, where no request fills a block of a group."""
+        plan = self.plan
+        largest = max(group.block_tokens for group in plan.groups)
+        if plan.prefix_caching and largest > plan.max_model_len:
+            yield (
+                f"prefix caching is on, but no request of {plan.max_model_len:,} tokens fills a "
+                f"block of {largest:,}: nothing can be found again"
+            )
 
     def _request_rows(self) -> Iterator[list[str]]:
         plan = self.plan
@@ -182,7 +192,7 @@ class Capacity:
             "gpus": self.gpus,
             "starts": not (self.answer.refused or self.plan.refused),
             "why_not": self.answer.refused or self.plan.refused,
-            "notes": [*self.answer.notes, *self.differences()],
+            "notes": [*self.answer.notes, *self.differences(), *self.never_hit()],
             "memory": self.answer.memory.get("ranks") or None,
             "at_once": {str(tokens): self.requests(tokens) for tokens in self.asked},
             "mixes": [
