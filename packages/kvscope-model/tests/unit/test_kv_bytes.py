@@ -11,6 +11,7 @@ from kvscope.cli import main as cli
 from kvscope.tables.kv_bytes import AttentionLayers, HeldBlocks, KvPlan, pairs
 from kvscope_model.hardware import hardware
 from kvscope_model.report.kv_bytes import Losses, lengths
+from kvscope_model.report.picture import picture
 from kvscope_model.report.text import bytes_words
 
 
@@ -99,9 +100,9 @@ def test_groups_that_are_alike_are_one_row() -> None:
 
 
 def test_the_picture_has_every_group_and_length() -> None:
-    picture = losses().picture()
-    assert picture.startswith("<svg")
-    assert all(word in picture for word in ("2 × SlidingWindow", "FullAttention", "256", "512"))
+    drawn = picture(losses())
+    assert drawn.startswith("<svg")
+    assert all(word in drawn for word in ("2 × SlidingWindow", "FullAttention", "256", "512"))
 
 
 def test_lengths_are_those_asked_for_and_doubled_ones_up_to_them() -> None:

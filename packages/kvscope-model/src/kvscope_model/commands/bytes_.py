@@ -117,7 +117,9 @@ def bytes_(given: argparse.Namespace) -> int:
     else:
         print("\n".join([*capacity.lines(), "", *losses.lines()]))
     if given.picture:
-        files.write_text(given.picture, losses.picture())
+        from kvscope_model.report.picture import picture
+
+        files.write_text(given.picture, picture(losses))
     return EXIT_DONE
 
 

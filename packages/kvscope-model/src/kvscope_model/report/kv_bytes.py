@@ -1,16 +1,12 @@
-"""Where the memory of a KV cache goes, and what a preemption costs: as text, JSON and a picture."""
+"""Where the memory of a KV cache goes, and what a preemption costs: as text and JSON."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
-import pandas as pd
-
-from kvscope.api.figures import charts, theme
 from kvscope.api.machine import machine
 from kvscope.api.models import kv_bytes
-from kvscope.api.pages import render
 from kvscope.api.tables import kv_plan
 from kvscope.api.words import quantities
 from kvscope_model.hardware.hardware import Hardware
@@ -18,8 +14,6 @@ from kvscope_model.report.text import aligned, bytes_words, wrapped
 
 SHORTEST = 256  # tokens: from this length on, doubled, recompute and swap are compared
 LINKS = {13.0: "PCIe 3", 26.0: "PCIe 4", 52.0: "PCIe 5", 200.0: "NVLink-C2C"}
-PARTS = ("contents", "padding", "nothing: the group's layers are fewer")
-HUES = (theme.PALETTE[2], theme.PALETTE[4], theme.GREY)
 
 
 def lengths(asked: Sequence[int], longest: int) -> list[int]:
@@ -163,63 +157,6 @@ class Losses:
         yield row(
             f"  on {self.hardware_name}", lambda one: quantities.short_duration(one["recompute_s"])
         )
-
-    def picture(self) -> str:
-        """An SVG: the bytes of a block of each group, and those of requests of each length."""
-        return render.svg(charts.Drawing((charts.View(_picture(), self._frames()),)))
-
-    def _frames(self) -> dict[str, pd.DataFrame]:
-        plan = self.plan
-        blocks: list[dict[str, Any]] = []
-        for group, count in merged(plan.groups):
-            name = f"{count} × {group.kind}" if count > 1 else group.kind
-            padding = group.padded_bytes - group.useful_bytes
-            sizes = (group.useful_bytes, padding, plan.block_bytes - group.padded_bytes)
-            blocks += _parts({"group": name}, sizes, 1e3)
-        requests: list[dict[str, Any]] = []
-        for held in filter(None, plan.held):
-            useful, padding = plan.useful_bytes(held), plan.padding_bytes(held)
-            sizes = (useful, padding, plan.reserved_bytes(held) - useful - padding)
-            requests += _parts({"tokens": f"{held.tokens:,}"}, sizes, 1e3 * held.tokens)
-        return {"blocks": pd.DataFrame(blocks), "requests": pd.DataFrame(requests)}
-
-
-def _parts(own: dict[str, str], sizes: Sequence[int], unit: float) -> list[dict[str, Any]]:
-    parts = enumerate(zip(PARTS, sizes, strict=True))
-    return [own | {"part": name, "size": size / unit, "order": n} for n, (name, size) in parts]
-
-
-def _picture() -> charts.Spec:
-    colour = charts.text("part", scale=charts.colours(PARTS, HUES))
-    bars = {"mark": {"type": "bar", "height": {"band": 0.7}}, "width": 250, "height": {"step": 26}}
-    blocks = bars | {
-        "data": {"name": "blocks"},
-        "title": {"text": "A block of each KV group"},
-        "encoding": {
-            "y": charts.text("group", sort=None, title=None),
-            "x": charts.number("size", title="kB", axis={"tickCount": 4, "labelOverlap": "greedy"}),
-            "color": colour,
-            "order": charts.number("order"),
-        },
-    }
-    requests = {
-        "data": {"name": "requests"},
-        "mark": {"type": "bar"},
-        "width": 300,
-        "height": 200,
-        "title": {"text": "A token of a request, by its length"},
-        "encoding": {
-            "x": charts.text("tokens", sort=None, title="tokens of the request"),
-            "y": charts.number("size", title="kB a token"),
-            "color": colour,
-            "order": charts.number("order"),
-        },
-    }
-    # Names at the left are wider in the font of some viewers than in the one that is measured here.
-    return {
-        "hconcat": [blocks, requests],
-        "padding": {"left": 32, "right": 8, "top": 5, "bottom": 5},
-    }
 
 
 def merged(groups: Sequence[kv_plan.KvGroup]) -> list[tuple[kv_plan.KvGroup, int]]:
