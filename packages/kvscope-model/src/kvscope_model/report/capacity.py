@@ -10,6 +10,9 @@ from kvscope_model.capacity.gpus import Gpu
 from kvscope_model.capacity.request import Answer
 from kvscope_model.report.text import aligned, bytes_words, wrapped
 
+AT_ONCE = (
+    "At once: one request is in its prefill, others in decode; vLLM's log counts all in prefill."
+)
 MEMORY = {
     "usable_bytes": "that vLLM may use",
     "weight_bytes": "weights",
@@ -79,6 +82,7 @@ class Capacity:
             yield from wrapped(f"- {sentence}")
         yield ""
         yield from aligned(self._request_rows())
+        yield from wrapped(AT_ONCE)
         yield ""
         yield from aligned(self._memory_rows())
         yield from wrapped(self.longest())

@@ -89,15 +89,19 @@ def _plots(ways: Sequence[str]) -> charts.Spec:
             "order": charts.number("order"),
         },
     }
-    at_once = _plot("at_once", "bar", "Requests at once, if all have this length") | {
+    at_once = _plot(
+        "at_once",
+        {"type": "bar", "color": theme.PALETTE[0]},
+        "Requests at once, if all have this length",
+    ) | {
         "encoding": {"x": lengths, "y": charts.number("requests", title="requests")},
     }
-    scale = {"type": "log"}
+    log = {"scale": {"type": "log"}, "axis": {"tickCount": 4, "labelOverlap": "greedy"}}
     hues = (theme.PALETTE[7], *theme.PALETTE)
     seconds = _plot("seconds", {"type": "line", "point": True}, "A preemption of a request") | {
         "encoding": {
-            "x": charts.number("tokens", title="tokens of the request", scale=scale),
-            "y": charts.number("seconds", title="s", scale=scale),
+            "x": charts.number("tokens", title="tokens of the request", **log),
+            "y": charts.number("seconds", title="s", **log),
             "color": charts.text("way", scale=charts.colours(ways, hues[: len(ways)])),
         },
     }
