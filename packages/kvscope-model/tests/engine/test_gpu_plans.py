@@ -5,6 +5,7 @@ Numbers are those of public logs and reports (packages/kvscope-model/data, and t
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,20 @@ def test_a_cache_that_holds_no_request_is_planned_for_what_fits(answers: Answers
     assert answer.refused
     assert "max seq len (4096)" in answer.refused
     assert 0 < answer.plan.max_model_len < 4096
+
+
+@pytest.mark.thorough
+def test_numbers_of_four_bits_take_their_own_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a B200, whose backend (FlashInfer) takes them: 4 bits, and 8 bits of scale for each 16."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    asked = question(LLAMA, 8 * GIB, "max-model-len=4096", "block-size=16")
+    four = replace(asked, arguments=[*asked.arguments, "--kv-cache-dtype=nvfp4"])
+    whole, packed = (
+        ask().plan for ask in ask_all([replace(q, gpu=gpu_of("b200")) for q in (asked, four)])
+    )
+    assert packed.block_bytes / whole.block_bytes == (4 + 8 / 16) / 16
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Packages that are imported and never used in a plan, made of nothing where they are absent.
 
 Modules of multimodal models import image and audio processors, and those of some quantizations
-kernels' packages, when they are imported: a plan of the KV cache uses none of them.
+kernels' packages, when they are imported: a plan of the KV cache uses none of them. FlashInfer is a
+requirement of vLLM on a GPU, whose attention backends are chosen if it is there.
 """
 
 import importlib.machinery
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-NAMES = ("torchvision", "tilelang", "deep_gemm", "cuda")
+NAMES = ("torchvision", "tilelang", "deep_gemm", "cuda", "flashinfer")
 
 
 class _Meta(type):

@@ -178,7 +178,8 @@ def _with_gpus(
         )
     gpus = Gpus(question.gpus, gpu.name, gpu.memory_bytes, gpu.capability, gpu.processors)
     make_node(directory, gpus, f"{installed[1].partition('+')[0]}+planned", PLANNED)
-    return environment_of(directory, environment)
+    # vLLM asks for FlashInfer's compiled kernels before it chooses its backends.
+    return environment_of(directory, {**environment, "VLLM_HAS_FLASHINFER_CUBIN": "1"})
 
 
 def _directory() -> Path:
