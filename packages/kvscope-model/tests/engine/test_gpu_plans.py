@@ -71,6 +71,7 @@ QUESTIONS: dict[str, Question] = {
     "no such flag": question(TINY, 64 * 2**20, "no-such-flag=3"),
     "strange": question(TINY | {"architectures": ["Strange"]}, 64 * 2**20),
     "of the GPU": question(TINY, None),
+    "too large": question(LLAMA | {"num_hidden_layers": 320}, None, "max-model-len=4096"),
 }
 
 
@@ -152,6 +153,7 @@ def test_numbers_of_four_bits_take_their_own_bytes(
     ("name", "told"),
     [
         ("no such flag", "vLLM refuses its arguments: unrecognized arguments: --no-such-flag=3"),
+        ("too large", "take 132.0 GiB, and vLLM may use 72.9 GiB; take 2 times as many --gpus"),
         ("strange", "architectures ['Strange'] are not supported"),
     ],
 )

@@ -10,7 +10,7 @@ from kvscope.base.errors import BadInput
 from kvscope.tables.kv_bytes import HeldBlocks, KvPlan
 from kvscope_model.capacity import published
 from kvscope_model.capacity.gpus import gpu_of, gpus
-from kvscope_model.capacity.memory import RankMemory
+from kvscope_model.capacity.memory import Budget, RankMemory
 from kvscope_model.capacity.request import ANSWER, Answer, Variant
 from kvscope_model.hardware.files import names
 from kvscope_model.report.capacity import MEMORY, Capacity, Mix
@@ -92,6 +92,14 @@ def test_memory_of_a_rank_is_conserved() -> None:
     rank = RankMemory(100, 50, 20, 10, 10, 30)
     parts = rank.kv_bytes + rank.weight_bytes + rank.activation_bytes + rank.other_bytes
     assert parts == rank.usable_bytes
+
+
+@pytest.mark.parametrize(("weights", "told"), [(60, ""), (95, "2 times"), (300, "4 times")])
+def test_weights_that_do_not_fit_say_how_many_gpus_would_do(weights: int, told: str) -> None:
+    rank = RankMemory(100 * 2**30, weights * 2**30, 2**33, 2**31, 0, 0)
+    short = Budget(gpu_of("h100"), None, [rank]).shortage()
+    assert told in short
+    assert bool(short) is bool(told)
 
 
 def test_an_answer_is_the_same_after_a_round_trip() -> None:

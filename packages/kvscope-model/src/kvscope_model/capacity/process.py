@@ -104,7 +104,13 @@ class Planning:
 
         budget = Budget(self.gpu, self.asked["memory_bytes"])
         name = self.asked["name"]
-        plan = kv_planning.plan(self.directory, name, budget.of_ranks, lengths, arguments)
+        try:
+            plan = kv_planning.plan(self.directory, name, budget.of_ranks, lengths, arguments)
+        except BadInput:
+            if self.gpu and (short := budget.shortage()):
+                gpus = f"{self.asked['gpus']} × {self.gpu.name}"
+                raise BadInput(f"{name} does not start on {gpus}: {short}") from None
+            raise
         return plan, budget.as_json()
 
 
