@@ -311,7 +311,8 @@ def _weights_of(module: torch.nn.Module) -> int:
     if isinstance(module, LinearBase):
         rows = getattr(module, "input_size_per_partition", module.input_size)
         columns = getattr(module, "output_size_per_partition", module.output_size)
-        return int(rows * columns)
+        bias = getattr(module, "bias", None)
+        return int(rows * columns) + (0 if bias is None else bias.numel())
     count = sum(parameter.numel() for parameter in module.parameters(recurse=False))
     experts = getattr(module, "global_num_experts", 0) or getattr(module, "num_experts", 0)
     taken = getattr(module, "top_k", 0)
