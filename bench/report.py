@@ -80,10 +80,15 @@ def make_results(results: Path, count: int) -> str:
         several *= len(values)
     product["seed"] = list(range(-(-count // several)))
     (config / "study" / "many.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
-    found = manifest.plan_if_changed("many", config, results)["experiments"]
-    del found[count:]
+    planned = manifest.plan_if_changed("many", config, results)
+    found = planned["experiments"][:count]
+    ids = {one["id"] for one in found}
+    pairs = {
+        key: [pair for pair in of_key if ids.issuperset(pair)]
+        for key, of_key in planned["pairs"].items()
+    }
     path = manifest.manifest_path("many", results)
-    write_json(path, read_json(path) | {"experiments": found})
+    write_json(path, read_json(path) | {"experiments": found, "pairs": pairs})
     run = [*KVSCOPE, "run", "study=many", "seed=0", "--multirun", "--tables"]
     run += ["--results", str(results), "--config-dir", str(config)]
     subprocess.run(run, check=True, stderr=subprocess.DEVNULL)
