@@ -41,6 +41,12 @@ def test_a_mix_lies_between_its_shortest_and_longest_requests() -> None:
     assert long <= capacity(plan).requests_of(Mix(256, 256)) <= short
 
 
+def test_requests_of_a_mix_are_half_through_their_output() -> None:
+    one, other = HeldBlocks(101, (10,), (10,)), HeldBlocks(300, (30,), (30,))
+    plan = replace(PLAN, groups=PLAN.groups[-1:], held=(one, other), blocks=231)
+    assert capacity(plan).requests_of(Mix(100, 200)) == 1 + (230 - 30) // 20
+
+
 def test_a_mix_that_does_not_fit_has_no_requests() -> None:
     assert capacity().requests_of(Mix(8000, 192)) == 0
 
@@ -72,6 +78,28 @@ def test_what_differs_from_what_was_asked_is_said() -> None:
     assert "block_size=32 was asked for, blocks of SlidingWindow have 16 tokens" in told
     assert "max_num_seqs=9 was asked for, 256 is planned" in told
     assert "asked for" not in " ".join(capacity(settings={"block_size": "16"}).lines())
+
+
+@pytest.mark.parametrize(
+    ("heads", "ranks", "told"),
+    [
+        (2, 8, ["2 KV heads on 8 ranks: each is kept 4 times"]),
+        (8, 8, []),
+        (8, 2, []),
+        (None, 8, []),
+    ],
+)
+def test_heads_that_several_ranks_keep_are_said(
+    heads: int | None, ranks: int, told: list[str]
+) -> None:
+    asked = capacity(settings={"tensor_parallel_size": str(ranks)})
+    assert [*replace(asked, kv_heads=heads).differences()] == told
+
+
+def test_a_latent_is_kept_by_every_rank() -> None:
+    latent = replace(PLAN, groups=(replace(PLAN.groups[-1], kind="MLAAttention"),), longest=(9,))
+    (sentence,) = capacity(latent, settings={"tensor_parallel_size": "8"}).differences()
+    assert "latent of each token is kept by each of the ranks" in sentence
 
 
 def test_a_block_that_no_request_fills_is_never_hit() -> None:

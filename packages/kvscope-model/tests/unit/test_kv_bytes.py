@@ -55,6 +55,11 @@ def test_slots_behind_the_newest_token_are_empty() -> None:
     assert parts + unused == PLAN.reserved_bytes(held)
 
 
+def test_a_state_has_no_empty_slots() -> None:
+    states = replace(PLAN, groups=tuple(replace(group, kind="Mamba") for group in PLAN.groups))
+    assert states.empty_bytes(HeldBlocks(250, (1, 1, 1), (1, 1, 1))) == 0
+
+
 def test_requests_at_once_are_at_most_those_of_a_pass() -> None:
     held = PLAN.held[0]
     assert held
