@@ -15,14 +15,10 @@ _installed: list[str] = []
 def plugin() -> str:
     """Platform of a rehearsed node; vLLM calls it before its imports ask for a platform."""
     if not _installed:
-        # The other one keeps state in host memory that the GPU maps, which is not rehearsed.
-        os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
-        from kvscope_rehearsal import device, kernels, mode, operators
+        from kvscope_rehearsal import operators
         from kvscope_rehearsal.copies import HostCopies
 
-        device.install()
-        kernels.install()
-        mode.install()
+        _make_gpus()
         operators.register(HostCopies())
         _installed.append(REHEARSED)
     return REHEARSED
@@ -31,16 +27,24 @@ def plugin() -> str:
 def planned() -> str:
     """Platform of a GPU that plans are for; nothing is computed on it."""
     if not _installed:
-        os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
-        from kvscope_rehearsal import absent, device, kernels, mode, planned
+        from kvscope_rehearsal import absent, planned
 
-        device.install()
-        kernels.install()
-        mode.install()
+        _make_gpus()
         absent.install()
         planned.answer_support()
         _installed.append(PLANNED)
     return PLANNED
+
+
+def _make_gpus() -> None:
+    """Make the node's GPUs of this process's CPU."""
+    # The other model runner keeps state in host memory that the GPU maps, which is not rehearsed.
+    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
+    from kvscope_rehearsal import device, kernels, mode
+
+    device.install()
+    kernels.install()
+    mode.install()
 
 
 def without_kernels() -> str:

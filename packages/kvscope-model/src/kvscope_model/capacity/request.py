@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from kvscope.api.errors import BadInput
+from kvscope.api.errors import BadInput, CannotWrite
 from kvscope.api.files import files
 from kvscope.api.machine import machine, processes
 from kvscope.api.models import kv_bytes
@@ -108,9 +108,17 @@ def ask_all(questions: Sequence[Question]) -> list[Callable[[], Answer]]:
         for n, answer in zip(missing, made, strict=True):
             answers[n] = answer
             if "unplannable" not in answer:
-                files.make_directory(kept[n].parent)
-                files.write_json(kept[n], answer)
+                _keep(kept[n], answer)
     return [partial(_given, answer or {}) for answer in answers]
+
+
+def _keep(file: Path, answer: Mapping[str, Any]) -> None:
+    """Keep an answer for later; where that cannot be, say so and go on with it."""
+    try:
+        files.make_directory(file.parent)
+        files.write_json(file, dict(answer))
+    except CannotWrite as error:
+        print(f"the plan is not kept: {error}", file=sys.stderr)
 
 
 def _kept(file: Path) -> dict[str, Any] | None:
