@@ -36,7 +36,7 @@ class AttentionLayers:
 
 @dataclass(frozen=True)
 class RankPlan:
-    """What a rank of a pipeline stage keeps: layers with a KV cache, weights, memory, blocks."""
+    """Layers with a KV cache, weights, memory and blocks of a rank of a pipeline stage."""
 
     layers: int
     weight_bytes: int

@@ -29,7 +29,7 @@ FAKE = "fake"  # PyTorch's process group that exchanges nothing
 
 @dataclass(frozen=True)
 class Stage:
-    """What a rank of a pipeline stage has: models without storage, and what their layers keep."""
+    """A rank of a pipeline stage: models without storage, and KV cache specs of their layers."""
 
     models: tuple[torch.nn.Module, ...]
     specs: dict[str, KVCacheSpec]

@@ -1,1 +1,1 @@
-"""What a server of vLLM has room for on GPUs that are not here."""
+"""The capacity of a vLLM server on GPUs that are not present."""

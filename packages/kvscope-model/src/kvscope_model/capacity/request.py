@@ -1,4 +1,4 @@
-"""What a planning process is asked, and how: plans of vLLM are made in a process of their own."""
+"""Questions to vLLM's planner, which a process of its own answers, and the answers."""
 
 import hashlib
 import json

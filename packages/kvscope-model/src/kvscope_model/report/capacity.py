@@ -1,4 +1,4 @@
-"""What a server has room for on its GPUs: whether it starts, requests at once, memory, a flag."""
+"""The capacity of a server on its GPUs: start, requests at once, memory, first flag to change."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
