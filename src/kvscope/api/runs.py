@@ -3,6 +3,8 @@
 - `read_records` of a run's directory gives `Records`, a `RunView` and so `RunData`; `reasons_of`
   them, why the run is not valid; a function of a `RunView` that is `kept` is computed once for each
 - `planned`: `experiment_of`, the experiment of a run; `confirm_settings`, which refuses others
+- `replay.watch` replays a repeat: a `Watcher` sees the state of the `Twin` of its engine, its
+  `Request`s and its `memory`
 - `pass_durations`: `PassDurations`, what the passes of a run were expected to take
 - `traces` of KV events: a `TraceReader`, which a package registers; the `Account` of its oracles;
   for its tables `write_batches`, and `prefetch`, which makes the next items in a thread;
@@ -14,7 +16,11 @@
 
 from kvscope.collect import json_values, traces
 from kvscope.judge import planned
+from kvscope.judge.oracles import replay
 from kvscope.judge.records import Records, read_records
+from kvscope.judge.twin.requests import Request
+from kvscope.judge.twin.twin import Twin
+from kvscope.judge.twin.watcher import Watcher
 from kvscope.judge.validity import reasons_of
 from kvscope.tables import due, pass_durations
 from kvscope.tables.run_data import RunData
@@ -22,8 +28,11 @@ from kvscope.tables.run_view import RunView, kept
 
 __all__ = [
     "Records",
+    "Request",
     "RunData",
     "RunView",
+    "Twin",
+    "Watcher",
     "due",
     "json_values",
     "kept",
@@ -31,5 +40,6 @@ __all__ = [
     "planned",
     "read_records",
     "reasons_of",
+    "replay",
     "traces",
 ]

@@ -4,7 +4,9 @@ from kvscope.judge.oracles.rules import rules_of
 from kvscope.judge.oracles.run_tables import RunTables
 from kvscope.judge.twin.columns import JOBS, Tables
 from kvscope.judge.twin.compare import Comparison, compare
-from kvscope.judge.twin.told import Prompts
+from kvscope.judge.twin.told import Prompts, told
+from kvscope.judge.twin.twin import Twin
+from kvscope.judge.twin.watcher import Watcher
 from kvscope.tables import HOST_TABLES
 from kvscope.tables.oracle import Violations
 from kvscope.tables.run_view import RunView
@@ -27,6 +29,14 @@ def comparison_of(run: RunTables) -> Comparison:
     repeats = ((number, tables_of(repeat)) for number, repeat in run.repeats.items())
     prompts = Prompts(records.workload, records.block_size)
     return compare(repeats, rules_of(run), run.evidence, prompts)
+
+
+def watch(records: RunView, number: int, watcher: Watcher) -> Twin:
+    """Replay one repeat of a run under the eyes of a watcher, as far as the run has evidence."""
+    run = RunTables(records)
+    prompts = Prompts(records.workload, records.block_size)
+    decisions = told(tables_of(run.repeats[number]), run.evidence)
+    return Twin(rules_of(run), decisions, prompts, run.evidence, watcher).play()
 
 
 def tables_of(records: RunView) -> Tables:

@@ -6,7 +6,7 @@ preempting others; then those that are admitted. It never sees a cell that it wo
 """
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from math import inf
 from typing import NamedTuple
@@ -15,12 +15,13 @@ from kvscope.judge.twin.columns import blocks_of
 from kvscope.judge.twin.evidence import CACHED
 from kvscope.judge.twin.host import HostPool, end_of
 from kvscope.judge.twin.jobs import Offloading
-from kvscope.judge.twin.memory import Blocks, Counts
+from kvscope.judge.twin.memory import Blocks, Counts, Memory
 from kvscope.judge.twin.pool import Evicted
 from kvscope.judge.twin.requests import Lost, Request
 from kvscope.judge.twin.rows import Rows
 from kvscope.judge.twin.rules import Rules
 from kvscope.judge.twin.told import TOLERANCE_S, Job, Prompts, Scheduled, Told, Victim
+from kvscope.judge.twin.watcher import Watcher
 from kvscope.plan.actions import RECOMPUTE, Action, action
 from kvscope.tables.copies import IN, INPUTS, KV, OUT
 from kvscope.tables.evidence import BLOCKS, CLOCK, JOBS, ORDER, SETTINGS, TOKEN_IDS
@@ -39,8 +40,16 @@ class Problem(NamedTuple):
 class Twin:
     """The replay of one repeat: its `rows`, and the decisions that cannot have been made."""
 
-    def __init__(self, rules: Rules, told: Told, prompts: Prompts, known: Collection[str]) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        told: Told,
+        prompts: Prompts,
+        known: Collection[str],
+        watcher: Watcher | None = None,
+    ) -> None:
         self.rules, self.told, self._size = rules, told, rules.block_size
+        self._watcher = watcher or Watcher()
         self.rows = Rows()
         self.problems: list[Problem] = []
         offloads = bool(told.loads or told.stores)
@@ -67,6 +76,21 @@ class Twin:
         self._copies: list[tuple[str | None, str, str, int, int]] = []
 
     @property
+    def memory(self) -> Memory:
+        """The KV cache."""
+        return self._memory
+
+    @property
+    def running(self) -> Sequence[Request]:
+        """The requests that passes compute, in vLLM's order."""
+        return self._running
+
+    @property
+    def loading(self) -> Sequence[Request]:
+        """The waiting requests that a load is under way for."""
+        return self._loading
+
+    @property
     def offloading(self) -> Offloading | None:
         """Replay of vLLM's offloading; None if its jobs are not replayed."""
         return self._jobs
@@ -78,7 +102,9 @@ class Twin:
             self._end_aborted()
             self._evicted, self._copies = [], []
             self._schedule()
+            self._watcher.scheduled(self)
             self._compute()
+            self._watcher.computed(self)
         self._finish()
         return self
 
@@ -239,6 +265,7 @@ class Twin:
         request.found, request.hit = [], 0
         if self._blocks is None:
             request.hit = self.told.hit.get((self.step, request.id), 0)
+            self._watcher.looked_up(self, request)
             return
         contents = None
         if not self._tokens_known:
@@ -250,6 +277,7 @@ class Twin:
             self._problem(words, request, *CACHED)
             request.found += [(0, content, False) for content in lacking]
         request.hit = len(request.found) * self._size
+        self._watcher.looked_up(self, request)
 
     def _kept_tokens(self, request: Request) -> int:
         """Tokens of a victim up to which the host has what follows those that it has found."""
