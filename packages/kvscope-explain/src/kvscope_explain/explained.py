@@ -3,28 +3,32 @@
 Every sentence follows from the rows that `kvscope_explain.life` reads.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kvscope.api.tables import actions, copies
 from kvscope.api.words import quantities as words
 from kvscope.api.words import time_sources
+from kvscope_explain import causes as why
 from kvscope_explain.life import (
     COPIED,
     DECODED,
     FOUND,
-    KINDS,
     LOADED,
     PAUSED,
     PREEMPTED,
     PREFILLED,
     QUEUED,
     RECOMPUTED,
+    THRASHED,
     USEFUL,
     Lives,
     Stretch,
+    seconds_by_cause,
     seconds_by_kind,
 )
+from kvscope_explain.waits import Wait
 
 CHOSEN = {
     "last": "as the last that was admitted",
@@ -39,6 +43,7 @@ CHOSEN = {
 }
 """Choice of a victim, by `overflow.victim`; None: by a policy that ranks requests itself."""
 MOST_WAITS = 10
+MOST_CAUSES, LEAST = 3, 0.02  # of a wait that a sentence names; and their share of the longest
 MOST_NAMES = 4  # requests that a sentence names
 
 
@@ -54,6 +59,7 @@ def request_facts(lives: Lives, request_id: str) -> dict[str, Any]:
         "preemptions": int(row["preemptions"]),
         "aborted": bool(row["aborted"]),
         "seconds": seconds_by_kind(stretches),
+        "causes": seconds_by_cause(stretches),
         "stretches": [stretch.as_json() | {"sentence": sentence(stretch)} for stretch in stretches],
     }
 
@@ -88,7 +94,8 @@ def run_facts(lives: Lives) -> dict[str, Any]:
         "requests": len(lives.latencies_s),
         "latency_s": sum(lives.latencies_s.values()),
         "seconds": seconds_by_kind(lives.all),
-        "costliest": [s.as_json() | {"sentence": sentence(s)} for s in costliest(lives.all)],
+        "causes": seconds_by_cause(lives.all),
+        "costliest": [loss.as_json() for loss in costliest(lives.all)],
         "slowest": [*lives.latencies_s][:MOST_WAITS],
     }
 
@@ -97,8 +104,8 @@ def run_lines(lives: Lives) -> list[str]:
     """All requests of a repeat in lines: shares of their time, the costliest waits, the slowest."""
     slowest = [*lives.latencies_s][:MOST_WAITS]
     waits = [
-        f"{words.short_duration(wait.duration_s):>10}  request {wait.request_id}: {sentence(wait)}"
-        for wait in costliest(lives.all)
+        f"{words.short_duration(loss.duration_s):>10}  request {loss.request_id}: {loss.sentence}"
+        for loss in costliest(lives.all)
     ]
     return [
         total_words(lives),
@@ -116,18 +123,77 @@ def total_words(lives: Lives) -> str:
     return f"{words.plural(len(lives.latencies_s), 'request')} took {took} in all{mark}"
 
 
-def costliest(stretches: list[Stretch]) -> list[Stretch]:
-    """The stretches, of those that a request alone would not have, that took longest."""
-    lost = [stretch for stretch in stretches if stretch.kind not in USEFUL]
-    return sorted(lost, key=lambda wait: -wait.duration_s)[:MOST_WAITS]
+@dataclass(frozen=True)
+class Loss:
+    """Stretches of a request that it would not have alone: one wait, or all of its preemptions."""
+
+    stretches: Sequence[Stretch]
+
+    @property
+    def request_id(self) -> str:
+        """The request."""
+        return self.stretches[0].request_id
+
+    @property
+    def duration_s(self) -> float:
+        """Sum of the stretches in seconds."""
+        return sum(stretch.duration_s for stretch in self.stretches)
+
+    @property
+    def preemptions(self) -> int:
+        """Number of its preemptions."""
+        return sum(_preemptions(stretch) for stretch in self.stretches)
+
+    @property
+    def sentence(self) -> str:
+        """Facts of the loss."""
+        if len(self.stretches) > 1 and self.preemptions > 1:
+            return _preempted_again(self.stretches)
+        return "; ".join(map(sentence, self.stretches))
+
+    def as_json(self) -> dict[str, Any]:
+        """The loss as a JSON object."""
+        return {
+            "request_id": self.request_id,
+            "kinds": list(dict.fromkeys(stretch.kind for stretch in self.stretches)),
+            "duration_s": self.duration_s,
+            "preemptions": self.preemptions,
+            "causes": seconds_by_cause(list(self.stretches)),
+            "sentence": self.sentence,
+        }
+
+
+def _preemptions(stretch: Stretch) -> int:
+    if stretch.kind == THRASHED:
+        return int(stretch.facts["preemptions"])
+    return int(stretch.kind == PREEMPTED)
+
+
+def costliest(stretches: list[Stretch]) -> list[Loss]:
+    """The losses that took longest: what a request alone would not have.
+
+    All that the preemptions of a request have cost is one loss.
+    """
+    losses: list[Loss] = []
+    preempted: dict[str, list[Stretch]] = {}
+    for stretch in stretches:
+        if stretch.kind in OF_PREEMPTIONS or stretch.facts.get("resumes"):
+            preempted.setdefault(stretch.request_id, []).append(stretch)
+        elif stretch.kind not in USEFUL:
+            losses.append(Loss([stretch]))
+    losses += map(Loss, preempted.values())
+    return sorted(losses, key=lambda loss: -loss.duration_s)[:MOST_WAITS]
+
+
+OF_PREEMPTIONS = (PREEMPTED, THRASHED, COPIED, RECOMPUTED)
 
 
 def _shares(stretches: list[Stretch]) -> Iterator[str]:
-    spent = seconds_by_kind(stretches)
+    spent = seconds_by_cause(stretches)
     total_s = sum(spent.values())
-    for kind, took_s in sorted(spent.items(), key=lambda kind_and_s: -kind_and_s[1]):
+    for cause, took_s in sorted(spent.items(), key=lambda cause_and_s: -cause_and_s[1]):
         share = took_s / total_s if total_s else 0.0
-        yield f"{share:8.1%}  {words.short_duration(took_s):>9}  {kind}: {KINDS[kind]}"
+        yield f"{share:8.1%}  {words.short_duration(took_s):>9}  {cause}: {why.MEANINGS[cause]}"
 
 
 def sentence(stretch: Stretch) -> str:
@@ -136,17 +202,67 @@ def sentence(stretch: Stretch) -> str:
 
 
 def _queued(facts: dict[str, Any]) -> str:
-    ahead = facts["ahead"]
-    beside = (
-        f"{words.plural(ahead, 'request')} that arrived before" if ahead else "no earlier request"
-    )
-    needed, no_room_s = words.plural(facts["blocks"], "block"), facts["no_room_s"]
-    if not no_room_s:
-        return f"queued with {beside}; there was room for its {needed}"
-    return (
-        f"queued with {beside}; for {words.short_duration(no_room_s)} its {needed} had no room "
-        "in the cache"
-    )
+    ahead, same = facts["ahead"], facts["same_instant"]
+    place = f"queued behind {words.plural(ahead, 'request')}" if ahead else "queued as the first"
+    if same:
+        came = "it came" if same == 1 else f"{same:,} of them came"
+        place += f" ({came if ahead > 1 else 'it came'} at the same instant)"
+    return f"{place}: {_wait_words(facts['waits'])}"
+
+
+def _wait_words(waits: Sequence[Wait]) -> str:
+    """The causes of a wait, the longest first; short ones together."""
+    shown = [wait for wait in waits[:MOST_CAUSES] if wait.seconds >= LEAST * waits[0].seconds]
+    rest_s = sum(wait.seconds for wait in waits[len(shown) :])
+    parts = [_wait(wait) for wait in shown]
+    parts += [f"{words.short_duration(rest_s)} for other reasons"] if rest_s else []
+    return ", ".join(parts) or "no time at all"
+
+
+def _wait(wait: Wait) -> str:
+    took = words.short_duration(wait.seconds)
+    return f"{took} {_WAITS[wait.cause](wait)}"
+
+
+def _behind(wait: Wait) -> str:
+    return f"behind {names(list(wait.behind))}, which " if wait.behind else "as it "
+
+
+def _after(wait: Wait) -> str:
+    return f"behind {names(list(wait.behind))} " if wait.behind else ""
+
+
+def _again(wait: Wait) -> str:
+    return f", {wait.again:.0%} of them computed again" if wait.again >= 0.005 else ""
+
+
+def _no_room(wait: Wait) -> str:
+    if not wait.passes:
+        return "until the next pass"
+    needed = words.plural(wait.needed, "block")
+    return f"{_behind(wait)}had no room: {needed} needed, up to {wait.free:,} free"
+
+
+def _never(wait: Wait) -> str:
+    needed = words.plural(wait.needed, "block")
+    return f"{_behind(wait)}can never run: {needed} needed, more than the cache has"
+
+
+_WAITS: dict[str, Callable[[Wait], str]] = {
+    why.UNDER_WAY: lambda _: "until the pass under way had ended",
+    why.NO_ROOM: _no_room,
+    why.FULL_BATCH: lambda wait: f"while {wait.running:,} requests ran, which is max_num_seqs",
+    why.PREEMPTING: lambda wait: f"{_after(wait)}in passes that preempted and so admitted nobody",
+    why.FULL_PASS: lambda wait: (
+        f"{_after(wait)}while passes were full, of up to {wait.tokens:,} tokens{_again(wait)}"
+    ),
+    why.NOT_ADMITTED: lambda wait: f"{_behind(wait)}had room and was not admitted",
+    why.NEVER: _never,
+    why.LOAD_QUEUED: lambda _: "until earlier copies had ended",
+    why.LOAD_COPY: lambda _: "for the copy",
+    why.LOAD_NOTICED: lambda _: "until the scheduler learned of its end",
+    why.UNKNOWN: lambda _: "for a reason that the records do not have",
+}
 
 
 def _prefilled(facts: dict[str, Any]) -> str:
@@ -175,8 +291,56 @@ def _preempted(facts: dict[str, Any]) -> str:
     wanted = ", since the host pool was full" if facts["refused"] else ""
     tokens = words.plural(facts["tokens"], "token")
     done = actions.action(facts["action"]).lost
-    lost = f"{words.plural(facts['blocks'], 'block')} of {tokens} {done}{wanted}"
-    return f"preempted {chosen} {room}: {lost}; waits to resume"
+    shared = facts["shared_blocks"]
+    lost = f"{words.plural(facts['blocks'] - shared, 'block')} of {tokens} {done}{wanted}"
+    beside = f" (others hold {shared:,} more)" if shared else ""
+    waits = _wait_words(facts["waits"])
+    return f"preempted {chosen} {room}: {lost}{beside}; waits to resume: {waits}"
+
+
+def _thrashed(facts: dict[str, Any]) -> str:
+    again = words.plural(facts["tokens"], "token")
+    when = " before its prompt was computed" if facts["in_prefill"] else ""
+    return (
+        f"preempted {facts['preemptions']:,} times{when}, with up to {facts['most_tokens']:,} "
+        f"tokens in the cache: computes {again} again, and gives none{_remedy(facts)}"
+    )
+
+
+def _remedy(facts: dict[str, Any]) -> str:
+    if not facts["in_prefill"] or facts["reserves_all"]:
+        return ""
+    return "; scheduler_reserve_full_isl=true admits a prompt only if all of it has room"
+
+
+def _preempted_again(stretches: Sequence[Stretch]) -> str:
+    """All preemptions of a request in one sentence."""
+    losses = [one.facts for one in stretches if one.kind in (PREEMPTED, THRASHED)]
+    early = sum(_preemptions(one) for one in stretches if one.facts.get("in_prefill"))
+    count = sum(map(_preemptions, stretches))
+    again = sum(
+        one.facts.get("tokens", 0) for one in stretches if one.kind in (RECOMPUTED, THRASHED)
+    )
+    back = sum(one.facts["bytes"] for one in stretches if one.kind == COPIED)
+    spent = seconds_by_cause(list(stretches))
+    parts = [f"preempted {count:,} times"]
+    if early:
+        parts[0] += f", {'each time' if early == count else f'{early:,} times'} in its prefill"
+    if again:
+        took = words.short_duration(spent.get(why.RECOMPUTE, 0.0))
+        parts.append(f"computes {words.plural(again, 'token')} again in {took}")
+    if back:
+        took = words.short_duration(spent.get(why.COPY, 0.0))
+        parts.append(f"copies {megabytes(back)} back in {took}")
+    waits = [
+        f"{words.short_duration(took_s)} {cause}"
+        for cause, took_s in sorted(spent.items(), key=lambda cause_and_s: -cause_and_s[1])
+        if cause not in (why.RECOMPUTE, why.COPY)
+    ]
+    if waits:
+        parts.append(f"waits: {', '.join(waits)}")
+    remedy = next((_remedy(facts) for facts in losses if facts["in_prefill"]), "")
+    return "; ".join(parts) + remedy
 
 
 def _copied(facts: dict[str, Any]) -> str:
@@ -187,8 +351,7 @@ def _copied(facts: dict[str, Any]) -> str:
 
 def _loaded(facts: dict[str, Any]) -> str:
     blocks, size = words.plural(facts["blocks"], "block"), megabytes(facts["bytes"])
-    took = words.short_duration(facts["load_s"])
-    return f"waits for the load of {blocks} ({size}) from the host: the copy takes {took}"
+    return f"waits for the load of {blocks} ({size}) from the host: {_wait_words(facts['waits'])}"
 
 
 def _recomputed(facts: dict[str, Any]) -> str:
@@ -219,6 +382,7 @@ _SENTENCES = {
     LOADED: _loaded,
     COPIED: _copied,
     RECOMPUTED: _recomputed,
+    THRASHED: _thrashed,
 }
 
 

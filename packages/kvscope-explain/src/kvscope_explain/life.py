@@ -1,12 +1,14 @@
 """Life of a request: stretches from its arrival to its end, each of one kind.
 
 The stretches of a request follow each other without a gap, so their durations add up to its
-latency. Everything in them follows from the tables of the run.
+latency, and the causes of a stretch add up to its duration. Everything in them follows from the
+tables of the run, and from a replay of its decisions.
 """
 
-from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from kvscope.api.errors import BadInput
-from kvscope.api.runs import RunData
-from kvscope.api.tables import copies, passes
+from kvscope.api.runs import RunView, replay
+from kvscope.api.tables import copies, evidence, passes
+from kvscope_explain import causes as why
+from kvscope_explain.waits import Limits, Queue, Wait, Waits
 
 QUEUED = "queued"
 PREFILLED = "prefill"
@@ -25,6 +29,7 @@ PREEMPTED = "preempted"
 LOADED = "load"
 COPIED = "copied in"
 RECOMPUTED = "recompute"
+THRASHED = "thrash"
 KINDS = {
     QUEUED: "waits for its first pass",
     PREFILLED: "computes its prompt",
@@ -34,6 +39,7 @@ KINDS = {
     LOADED: "waits for blocks that vLLM's offloading loads from the host",
     COPIED: "its pass begins, and copies its blocks back",
     RECOMPUTED: "computes tokens again that it had lost",
+    THRASHED: "is preempted again and again before it gives a token",
 }
 """Meaning of each kind of stretch."""
 FOUND = ("hit", "own_hit", "loaded")
@@ -52,7 +58,8 @@ class Stretch:
     """One part of a request's life; times in seconds since the repeat's start.
 
     `steps` are the first and the last pass in it, where there are any. `facts` are what the tables
-    say of it, by kind: see `Lives`.
+    say of it, by kind: see `Lives`. `causes` are the seconds of each of its causes
+    (`kvscope_explain.causes`).
     """
 
     request_id: str
@@ -61,6 +68,7 @@ class Stretch:
     end_s: float
     steps: tuple[int, int] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    causes: why.Causes = field(default_factory=dict)
 
     @property
     def duration_s(self) -> float:
@@ -75,25 +83,26 @@ class Stretch:
 class Lives:
     """The requests of one repeat of a run.
 
-    `facts` of a stretch: of a queued one `ahead` (requests that arrived before and waited) and
-    `no_room_s` (seconds in which fewer blocks were free than its prompt needs); of passes `passes`,
-    `tokens` (computed for it) and `sampled`; of a paused one `passes` and `prefill_tokens` of
-    others; of a preempted one `action`, `refused`, `tokens` (in the cache when it was preempted),
-    `blocks` (that it lost), `for_requests` (those that got blocks in that pass), `victim` (the
-    rule by which it was chosen: `overflow.victim`, or null if a policy ranks requests itself); of a
-    copy `bytes`; of a load `blocks`, `bytes` and `load_s` (of the copy: the rest of the stretch is
-    waiting for earlier copies and for the next pass). Passes that admit or resume have `hit`,
-    `own_hit` and `loaded` where they are not 0: tokens found in the prefix cache, of these its own,
-    and tokens loaded by vLLM's offloading. `settings` are those of the run's experiment.yaml.
+    `facts` of a stretch: of a queued one `ahead` (requests that waited before it in the queue) and
+    `same_instant` (those of them that came when it did); of each wait `waits`, by cause; of passes
+    `passes`, `tokens` (computed for it) and `sampled`; of a paused one `passes` and
+    `prefill_tokens` of others; of a preempted one `action`, `refused`, `tokens` (in the cache when
+    it was preempted), `blocks` (that it gave back), `shared_blocks` (that others held, too),
+    `for_requests` (those that got blocks in that pass), `victim` (the rule by which it was chosen:
+    `overflow.victim`, or null if a policy ranks requests itself); of a copy `bytes`; of a load
+    `blocks` and `bytes`; of thrash `preemptions`, `tokens` (computed in it) and `in_prefill`.
+    Passes that admit or resume have `hit`, `own_hit` and `loaded` where they are not 0: tokens
+    found in the prefix cache, of these its own, and tokens loaded by vLLM's offloading. `settings`
+    are those of the run's experiment.yaml.
     """
 
-    def __init__(self, repeat: RunData, settings: Mapping[str, Any]) -> None:
+    def __init__(self, repeat: RunView, settings: Mapping[str, Any]) -> None:
         self._run, self._settings = repeat, settings
         self._steps = repeat.steps.set_index("step").sort_index()
         self._steps["end_s"] = self._steps["start_s"] + self._steps["duration_s"]
         if self._steps.empty or repeat.batch.empty or repeat.requests.empty:
             raise BadInput(f"{repeat.directory}: no passes of requests are recorded")
-        times = self._steps[["start_s", "end_s", "requests"]]
+        times = self._steps[["start_s", "end_s", "requests", "prefill_tokens"]]
         rows = repeat.batch.join(times, on="step").sort_values("step")
         rows["admitted"] = _admitted(rows, repeat.preemptions)
         self._rows = {
@@ -111,6 +120,7 @@ class Lives:
         self._loads = _grouped(loads.sort_values("ordered_s"), "request_id")
         self._requests = repeat.requests.set_index("request_id")
         self._rank = self._requests["arrival_s"].rank(method="first")
+        self._prompts = self._requests["prompt_tokens"].to_dict()
         self._known: dict[str, list[Stretch]] = {}
 
     @property
@@ -143,8 +153,24 @@ class Lives:
         """The stretches of one request, in order; BadInput if the repeat has no such request."""
         if request_id not in self._known:
             stretches = [s for s in self._stretches(request_id) if s.duration_s > SHORTEST_S]
-            self._known[request_id] = merged(stretches)
+            self._known[request_id] = folded(merged(stretches))
         return self._known[request_id]
+
+    @cached_property
+    def _limits(self) -> Limits:
+        """The limits of passes and of admission."""
+        server = self._run.whole.record.recorded
+        return Limits.of(self._settings, {} if server is None else server.model_dump())
+
+    @cached_property
+    def _waits(self) -> Waits:
+        """The causes of waits, by a replay; none are known where nothing can be replayed."""
+        run = self._run.whole
+        queue = Queue(self._limits)
+        if evidence.PASSES in run.evidence and self._run.repeat is not None:
+            replay.watch(run, self._run.repeat, queue)
+        starts_s, again = self._steps["start_s"].tolist(), self._steps["recomputed_tokens"].tolist()
+        return Waits(queue.refusals, starts_s, again)
 
     def _stretches(self, request_id: str) -> Iterator[Stretch]:
         """Stretches pass by pass; the host's time between two passes belongs to the later one."""
@@ -155,17 +181,17 @@ class Lives:
             begin_s, step = float(row["start_s"]), int(row["step"])
             gone = [preemption for preemption in lost if before < preemption["step"] <= step]
             if before < 0:
-                loads = self._loading(request_id, now_s, begin_s)
-                yield self._queued(request_id, now_s, loads.start_s)
-                yield loads
+                ordered_s, loads = self._loads_in(request_id, now_s, begin_s)
+                yield self._queued(request_id, now_s, ordered_s)
+                yield self._loading(request_id, loads, ordered_s, begin_s, resumes=False)
                 now_s = begin_s
             if gone:
                 victim = gone[0]
                 lost_s = max(now_s, float(victim["time_s"]))
                 yield from self._until_lost(kind, request_id, before, victim, now_s, lost_s)
-                loads = self._loading(request_id, lost_s, begin_s)
-                yield self._preempted(request_id, victim, lost_s, loads.start_s)
-                yield loads
+                ordered_s, loads = self._loads_in(request_id, lost_s, begin_s)
+                yield self._preempted(request_id, victim, lost_s, ordered_s)
+                yield self._loading(request_id, loads, ordered_s, begin_s, resumes=True)
                 now_s = begin_s
             elif before >= 0 and step > before + 1:
                 yield from self._paused(request_id, before, step, now_s)
@@ -178,36 +204,83 @@ class Lives:
             yield from self._aborted(request_id, lost, before, now_s, end_s)
 
     def _queued(self, request_id: str, start_s: float, end_s: float) -> Stretch:
-        first_s, begin_s, stop_s, free = self._arrays
+        requests, first_s = self._requests, self._first_s
         ahead = (self._rank < self._rank[request_id]).to_numpy() & ~(first_s <= start_s)
-        size = self._run.whole.block_size
-        needed = -(-int(self._requests["prompt_tokens"][request_id]) // size) if size else 0
-        full = (stop_s > start_s) & (begin_s < end_s) & (free < needed)
-        within_s = np.minimum(stop_s[full], end_s) - np.maximum(begin_s[full], start_s)
-        facts = {"ahead": int(ahead.sum()), "no_room_s": float(within_s.sum()), "blocks": needed}
-        return Stretch(request_id, QUEUED, start_s, end_s, facts=facts)
+        came_s = requests["arrival_s"].to_numpy(float)
+        facts = {
+            "ahead": int(ahead.sum()),
+            "same_instant": int((ahead & (came_s == came_s[self._place[request_id]])).sum()),
+        }
+        return self._waiting(request_id, QUEUED, start_s, end_s, facts)
 
     @cached_property
-    def _arrays(self) -> tuple[Floats, Floats, Floats, Floats]:
-        """When each request was first scheduled; of each pass start, end and free blocks."""
-        steps = self._steps
-        free = steps["kv_blocks_total"] - steps["kv_blocks_used"]
-        columns = (self._requests["first_scheduled_s"], steps["start_s"], steps["end_s"], free)
-        first_s, begin_s, stop_s, free_blocks = (column.to_numpy(float) for column in columns)
-        return first_s, begin_s, stop_s, free_blocks
+    def _first_s(self) -> Floats:
+        """When each request was first scheduled, or ended without; in the order of the table."""
+        never_s = self._requests["finished_s"]
+        return self._requests["first_scheduled_s"].fillna(never_s).to_numpy(float)
 
-    def _loading(self, request_id: str, start_s: float, end_s: float) -> Stretch:
-        """The end of a wait from the first order of a load on; of no length where none was."""
+    @cached_property
+    def _place(self) -> dict[str, int]:
+        """The row of each request."""
+        return {str(name): place for place, name in enumerate(self._requests.index)}
+
+    def _waiting(
+        self,
+        request_id: str,
+        kind: str,
+        start_s: float,
+        end_s: float,
+        facts: dict[str, Any],
+        first: str = why.UNDER_WAY,
+        steps: tuple[int, int] | None = None,
+    ) -> Stretch:
+        """A stretch of waiting, with its causes; `first` is that of the time until a pass."""
+        waits = self._waits.between(request_id, start_s, end_s, first)
+        return Stretch(
+            request_id, kind, start_s, end_s, steps, facts | {"waits": waits}, _causes(waits)
+        )
+
+    def _loads_in(self, request_id: str, start_s: float, end_s: float) -> tuple[float, Events]:
+        """The loads that were ordered in a wait, and when the first was; its end without any."""
         loads = [
             load for load in self._loads.get(request_id, []) if start_s <= load["ordered_s"] < end_s
         ]
-        ordered_s = min((float(load["ordered_s"]) for load in loads), default=end_s)
+        return min((float(load["ordered_s"]) for load in loads), default=end_s), loads
+
+    def _loading(
+        self, request_id: str, loads: Events, ordered_s: float, end_s: float, resumes: bool
+    ) -> Stretch:
+        """The end of a wait from the first order of a load on; of no length where none was.
+
+        The copy may wait for earlier ones; the scheduler learns of its end with a later pass, and
+        may not admit the request then.
+        """
+        if not loads:
+            return Stretch(request_id, LOADED, ordered_s, end_s)
+        begun_s = min(float(load["start_s"]) for load in loads)
+        copied_s = max(float(load["end_s"]) for load in loads)
+        steps = [load["arrived_step"] for load in loads if not pd.isna(load["arrived_step"])]
+        known_s = float(self._steps["start_s"].loc[max(map(int, steps))]) if steps else end_s
+        ends_s = [min(max(each, ordered_s), end_s) for each in (begun_s, copied_s, known_s)]
+        queued, copy, noticed = np.diff([ordered_s, *np.maximum.accumulate(ends_s)]).tolist()
+        waits = [
+            Wait(cause, seconds)
+            for cause, seconds in (
+                (why.LOAD_QUEUED, queued),
+                (why.LOAD_COPY, copy),
+                (why.LOAD_NOTICED, noticed),
+            )
+            if seconds > 0
+        ]
+        since_s = max(ends_s)
+        waits += self._waits.between(request_id, since_s, end_s, why.LOAD_NOTICED)
         facts = {
             "blocks": sum(int(load["blocks"]) for load in loads),
             "bytes": sum(int(load["bytes"]) for load in loads),
-            "load_s": sum(float(load["end_s"]) - float(load["start_s"]) for load in loads),
+            "resumes": resumes,
+            "waits": waits,
         }
-        return Stretch(request_id, LOADED, ordered_s, end_s, facts=facts)
+        return Stretch(request_id, LOADED, ordered_s, end_s, None, facts, _causes(waits))
 
     def _paused(self, request_id: str, before: int, step: int, now_s: float) -> Iterator[Stretch]:
         """The passes of others after `before` and before `step`."""
@@ -220,7 +293,7 @@ class Lives:
         }
         steps = int(others.index[0]), int(others.index[-1])
         end_s = float(others["end_s"].iloc[-1])
-        yield Stretch(request_id, PAUSED, now_s, end_s, steps, facts)
+        yield _caused(Stretch(request_id, PAUSED, now_s, end_s, steps, facts), why.PAUSED)
 
     def _until_lost(
         self, kind: str, request_id: str, before: int, victim: Any, now_s: float, lost_s: float
@@ -229,7 +302,7 @@ class Lives:
         for stretch in self._paused(request_id, before, int(victim["step"]), now_s):
             yield stretch
             kind, now_s = stretch.kind, stretch.end_s
-        yield Stretch(request_id, kind, now_s, lost_s)
+        yield _caused(Stretch(request_id, kind, now_s, lost_s), CAUSE_OF.get(kind, why.PAUSED))
 
     def _preempted(self, request_id: str, victim: Any, start_s: float, end_s: float) -> Stretch:
         step = int(victim["step"])
@@ -239,10 +312,15 @@ class Lives:
             "refused": bool(victim["refused"]),
             "tokens": int(victim["tokens"]),
             "blocks": int(victim["blocks"]),
+            "shared_blocks": _count(victim.get("shared_blocks")),
+            "in_prefill": int(victim["tokens"]) < int(self._prompts[request_id]),
+            "reserves_all": self._limits.reserves_all,
             "for_requests": self._given_blocks(ran, request_id),
             "victim": self._chosen_by(request_id, step, ran),
         }
-        return Stretch(request_id, PREEMPTED, start_s, end_s, (step, step), facts)
+        return self._waiting(
+            request_id, PREEMPTED, start_s, end_s, facts, why.NO_ROOM, (step, step)
+        )
 
     def _given_blocks(self, ran: pd.DataFrame, victim: str) -> list[str]:
         """The requests that got a block in a pass, of its rows."""
@@ -271,26 +349,36 @@ class Lives:
         self, request_id: str, row: dict[Hashable, Any], now_s: float
     ) -> Iterator[Stretch]:
         """Stretches of a pass of the request: copies in, and computation."""
-        if row["recomputed_tokens"]:
-            kind = RECOMPUTED
-        else:
-            kind = PREFILLED if row["phase"] == passes.PREFILL else DECODED
         step, end_s = int(row["step"]), float(row["end_s"])
-        facts = {
-            "passes": 1,
-            "tokens": int(row["scheduled_tokens"]),
-            "sampled": int(row["sampled_tokens"]),
-            "beside": int(row["requests"]) - 1,
-        }
-        for name in FOUND:
-            if (tokens := row[f"{name}_tokens"]) and not pd.isna(tokens):
-                facts[name] = int(tokens)
         for copy in self._copies.get((request_id, step), []):
             done_s = min(max(now_s, float(copy["end_s"])), end_s)
             moved = {"bytes": int(copy["bytes"]), "kind": str(copy["kind"])}
-            yield Stretch(request_id, COPIED, now_s, done_s, (step, step), moved)
+            copied = Stretch(request_id, COPIED, now_s, done_s, (step, step), moved)
+            yield _caused(copied, why.COPY)
             now_s = done_s
-        yield Stretch(request_id, kind, now_s, end_s, (step, step), facts)
+        found = {
+            name: int(tokens)
+            for name in FOUND
+            if (tokens := row[f"{name}_tokens"]) and not pd.isna(tokens)
+        }
+        beside = {"beside": int(row["requests"]) - 1}
+        tokens, again = int(row["scheduled_tokens"]), int(row["recomputed_tokens"])
+        again_s = (end_s - now_s) * again / tokens if tokens else 0.0
+        if again:
+            facts = {"passes": 1, "tokens": again, "sampled": 0} | beside | found
+            stretch = Stretch(request_id, RECOMPUTED, now_s, now_s + again_s, (step, step), facts)
+            yield _caused(stretch, why.RECOMPUTE)
+            found = {}
+        if tokens > again:
+            first = int(row["context_tokens"]) + again  # of the tokens that are new
+            decodes = row["phase"] == passes.DECODE or first >= self._prompts[request_id]
+            kind, cause = (DECODED, why.DECODE) if decodes else (PREFILLED, why.PREFILL)
+            if decodes and row["prefill_tokens"] > (0 if row["phase"] == passes.DECODE else tokens):
+                cause = why.BESIDE
+            facts = {"passes": 1, "tokens": tokens - again, "sampled": int(row["sampled_tokens"])}
+            facts |= beside | found
+            stretch = Stretch(request_id, kind, now_s + again_s, end_s, (step, step), facts)
+            yield _caused(stretch, cause)
 
     def _aborted(
         self, request_id: str, lost: Events, before: int, start_s: float, end_s: float
@@ -305,7 +393,31 @@ class Lives:
             yield from self._until_lost(PAUSED, request_id, before, victim, start_s, lost_s)
             yield self._preempted(request_id, victim, lost_s, end_s)
         else:
-            yield Stretch(request_id, PAUSED, start_s, end_s)
+            yield _caused(Stretch(request_id, PAUSED, start_s, end_s), why.PAUSED)
+
+
+CAUSE_OF = {
+    PREFILLED: why.PREFILL,
+    DECODED: why.DECODE,
+    RECOMPUTED: why.RECOMPUTE,
+    COPIED: why.COPY,
+    PAUSED: why.PAUSED,
+}
+"""Cause of the time between the end of a stretch of a kind and a preemption."""
+
+
+def _caused(stretch: Stretch, cause: str) -> Stretch:
+    """A stretch, all of which has one cause."""
+    return replace(stretch, causes={cause: stretch.duration_s})
+
+
+def _causes(waits: Sequence[Wait]) -> dict[str, float]:
+    """Seconds of each cause of a wait."""
+    return why.total({wait.cause: wait.seconds} for wait in waits)
+
+
+def _count(value: Any) -> int:
+    return 0 if value is None or pd.isna(value) else int(value)
 
 
 def _grouped(rows: pd.DataFrame, *keys: str) -> dict[Any, Events]:
@@ -348,14 +460,61 @@ def merged(stretches: list[Stretch]) -> list[Stretch]:
         if "beside" in facts:
             facts["beside"] = beside
         steps = _span(last.steps, stretch.steps)
-        joined[-1] = Stretch(last.request_id, last.kind, last.start_s, stretch.end_s, steps, facts)
+        spent = why.total((last.causes, stretch.causes))
+        joined[-1] = replace(last, end_s=stretch.end_s, steps=steps, facts=facts, causes=spent)
     return joined
+
+
+IN_THRASH = (PREEMPTED, RECOMPUTED, PREFILLED, LOADED, COPIED, PAUSED)
+
+
+def folded(stretches: list[Stretch]) -> list[Stretch]:
+    """Stretches with each series of preemptions between which no token was given as a single one.
+
+    The series ends as the request resumes for the last time.
+    """
+    shown: list[Stretch] = []
+    for thrashes, series in groupby(stretches, _gives_nothing):
+        part = list(series)
+        places = [place for place, one in enumerate(part) if one.kind == PREEMPTED]
+        if not thrashes or len(places) < 2:
+            shown += part
+            continue
+        first, last = places[0], places[-1]
+        shown += [*part[:first], _thrash(part[first : last + 1]), *part[last + 1 :]]
+    return shown
+
+
+def _gives_nothing(stretch: Stretch) -> bool:
+    return stretch.kind in IN_THRASH and not stretch.facts.get("sampled")
+
+
+def _thrash(series: list[Stretch]) -> Stretch:
+    first, last = series[0], series[-1]
+    losses = [one.facts for one in series if one.kind == PREEMPTED]
+    others = dict.fromkeys(name for loss in losses for name in loss["for_requests"])
+    facts = {
+        "preemptions": len(losses),
+        "in_prefill": all(loss["in_prefill"] for loss in losses),
+        "reserves_all": losses[0]["reserves_all"],
+        "tokens": sum(one.facts.get("tokens", 0) for one in series if one.kind == RECOMPUTED),
+        "most_tokens": max(loss["tokens"] for loss in losses),
+        "for_requests": [*others],
+    }
+    steps = _span(first.steps, last.steps)
+    spent = why.total(one.causes for one in series)
+    return Stretch(first.request_id, THRASHED, first.start_s, last.end_s, steps, facts, spent)
 
 
 def _span(first: tuple[int, int] | None, second: tuple[int, int] | None) -> tuple[int, int] | None:
     if first is None or second is None:
         return first or second
     return first[0], second[1]
+
+
+def seconds_by_cause(stretches: list[Stretch]) -> dict[str, float]:
+    """The seconds of each cause that occurs, in the order of `causes.MEANINGS`."""
+    return why.total(stretch.causes for stretch in stretches)
 
 
 def seconds_by_kind(stretches: list[Stretch]) -> dict[str, float]:

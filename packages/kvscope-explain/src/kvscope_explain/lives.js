@@ -2,7 +2,25 @@
 // The lives of requests: where the time of an experiment's requests went, its costliest waits, and its
 // slowest requests, each of which opens by a click.
 
-const COLOURS = { queued: "#8c96a3", prefill: "#56b4e9", decode: "#009e73", paused: "#c9b400", preempted: "#d55e00", load: "#0072b2", "copied in": "#cc79a7", recompute: "#e69f00" };
+const COLOURS = {
+  prefill: "#56b4e9",
+  decode: "#009e73",
+  "decode beside prefill": "#7fcfb3",
+  paused: "#c9b400",
+  "pass under way": "#c3c9d1",
+  "no room": "#d55e00",
+  "pass preempts": "#f2a06b",
+  "batch full": "#6b7684",
+  "pass full": "#8c96a3",
+  "not admitted": "#a9814b",
+  "never fits": "#7a0f0f",
+  "load queued": "#7db4dc",
+  load: "#0072b2",
+  "load noticed": "#b9cde0",
+  "copy back": "#cc79a7",
+  recompute: "#e69f00",
+  "not known": "#e4e4e4",
+};
 const lives = document.getElementById("requests");
 
 function made(tag, content = [], properties = {}) {
@@ -13,20 +31,20 @@ function made(tag, content = [], properties = {}) {
 
 // The parts of a time beside each other, each as wide as its share.
 function bar(parts) {
-  const element = made("div", parts.map(([kind, share, took]) => {
-    const part = made("span", [], { title: `${kind}: ${took}, ${(100 * share).toFixed(1)} %` });
+  const element = made("div", parts.map(([cause, share, took]) => {
+    const part = made("span", [], { title: `${cause}: ${took}, ${(100 * share).toFixed(1)} %` });
     part.style.width = `${100 * share}%`;
-    part.style.background = COLOURS[kind] ?? "currentcolor";
+    part.style.background = COLOURS[cause] ?? "currentcolor";
     return part;
   }), { className: "parts" });
   element.setAttribute("role", "img");
-  element.setAttribute("aria-label", parts.map(([kind, , took]) => `${kind} ${took}`).join(", "));
+  element.setAttribute("aria-label", parts.map(([cause, , took]) => `${cause} ${took}`).join(", "));
   return element;
 }
 
-function line([begins, took, kind, sentence]) {
+function line([begins, took, cause, sentence]) {
   const mark = made("i", [], { className: "mark" });
-  mark.style.background = COLOURS[kind] ?? "transparent";
+  mark.style.background = COLOURS[cause] ?? "transparent";
   return made("tr", [made("td", begins, { className: "number" }), made("td", took, { className: "number" }), made("td", [mark, sentence])]);
 }
 
@@ -68,7 +86,7 @@ function showRun(run) {
   const head = made("tr", [made("th", "Request"), made("th", "Latency", { className: "number" }), made("th", "Preemptions", { className: "number" }), made("th", "Spent on")]);
   const table = made("table", [made("thead", head), made("tbody", requests.flatMap(({ rows }) => rows))]);
   lives.querySelector(".lives").replaceChildren(
-    made("p", `${run.summary}: ${run.parts.map(([kind, share]) => `${(100 * share).toFixed(1)} % ${kind}`).join(", ")}.`),
+    made("p", `${run.summary}: ${run.parts.map(([cause, share]) => `${(100 * share).toFixed(1)} % ${cause}`).join(", ")}.`),
     bar(run.parts),
     ...(waits.length ? [made("h3", "The costliest waits and repetitions"), made("ol", waits, { className: "findings" })] : []),
     made("h3", "The slowest requests"),
@@ -78,11 +96,11 @@ function showRun(run) {
 }
 
 async function showLives() {
-  const { kinds, runs } = JSON.parse(await unpack(document.getElementById("lives")));
-  lives.querySelector(".kinds").replaceChildren(...kinds.flatMap(([kind, words]) => {
+  const { causes, runs } = JSON.parse(await unpack(document.getElementById("lives")));
+  lives.querySelector(".causes").replaceChildren(...causes.flatMap(([cause, words]) => {
     const mark = made("i", [], { className: "mark" });
-    mark.style.background = COLOURS[kind];
-    return [made("dt", [mark, kind]), made("dd", words)];
+    mark.style.background = COLOURS[cause];
+    return [made("dt", [mark, cause]), made("dd", words)];
   }));
   const select = lives.querySelector("select");
   select.replaceChildren(...runs.map(({ id, label }) => new Option(label, id)));

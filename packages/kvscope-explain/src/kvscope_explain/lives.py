@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
+from kvscope.api.runs import RunView
 from kvscope.api.sections import ReportedRun, StudyData
 from kvscope.api.words import quantities as words
+from kvscope_explain.causes import MEANINGS
 from kvscope_explain.explained import costliest, sentence, total_words
-from kvscope_explain.life import KINDS, Lives, Stretch, seconds_by_kind
+from kvscope_explain.life import Lives, Stretch, seconds_by_cause
 
 MOST_RUNS = 12  # that the page explains: each costs its size and seconds to read
 MOST_REQUESTS = 10  # of each, the slowest
@@ -14,14 +16,16 @@ MOST_LINES = 40  # of a request, the longest stretches
 
 
 def lives_of(study: StudyData) -> dict[str, Any]:
-    """Data for the page's script: the `kinds` of stretches, and the `runs` that are explained.
+    """Data for the page's script: the `causes` that occur, and the `runs` that are explained.
 
     `left_out` is the number of experiments that could be explained, too.
     """
     shown, left_out = explained(study)
+    runs = [_run(run) for run in shown]
+    occurring = {cause for run in runs for cause, *_ in run["parts"]}
     return {
-        "kinds": [[kind, meaning] for kind, meaning in KINDS.items()],
-        "runs": [_run(run) for run in shown],
+        "causes": [[cause, words] for cause, words in MEANINGS.items() if cause in occurring],
+        "runs": runs,
         "left_out": left_out,
     }
 
@@ -41,7 +45,9 @@ def _has_requests(run: ReportedRun) -> bool:
 
 def _run(run: ReportedRun) -> dict[str, Any]:
     """Template context for one run: its costliest waits, their requests and the slowest ones."""
-    lives = Lives(run.records.of_repeat(min(run.records.timed)), run.settings)
+    repeat = run.records.of_repeat(min(run.records.timed))
+    assert isinstance(repeat, RunView)
+    lives = Lives(repeat, run.settings)
     waits = costliest(lives.all)
     shown = {*[*lives.latencies_s][:MOST_REQUESTS], *(wait.request_id for wait in waits)}
     return {
@@ -50,7 +56,7 @@ def _run(run: ReportedRun) -> dict[str, Any]:
         "summary": total_words(lives),
         "parts": _parts(lives.all),
         "costliest": [
-            [w.request_id, words.short_duration(w.duration_s), sentence(w)] for w in waits
+            [w.request_id, words.short_duration(w.duration_s), w.sentence] for w in waits
         ],
         "requests": [_request(lives, name) for name in lives.latencies_s if name in shown],
     }
@@ -69,16 +75,17 @@ def _request(lives: Lives, request_id: str) -> dict[str, Any]:
 
 
 def _parts(stretches: list[Stretch]) -> list[list[Any]]:
-    """Kind, share and seconds of what the time was spent on."""
-    spent = seconds_by_kind(stretches)
+    """Share and seconds of each cause."""
+    spent = seconds_by_cause(stretches)
     total_s = sum(spent.values()) or 1.0
     return [
-        [kind, round(took / total_s, 4), words.short_duration(took)] for kind, took in spent.items()
+        [cause, round(took / total_s, 4), words.short_duration(took)]
+        for cause, took in spent.items()
     ]
 
 
 def _lines(stretches: list[Stretch]) -> Iterator[list[str]]:
-    """Start, duration, kind and sentence of each stretch; shorter ones share a line."""
+    """Start, duration, main cause and sentence of each stretch; shorter ones share a line."""
     by_length = sorted(stretches, key=lambda stretch: -stretch.duration_s)
     shorter = by_length[MOST_LINES:]
     left_out = {id(stretch) for stretch in shorter}
@@ -88,7 +95,7 @@ def _lines(stretches: list[Stretch]) -> Iterator[list[str]]:
             yield [
                 begins,
                 words.short_duration(stretch.duration_s),
-                stretch.kind,
+                max(stretch.causes, key=lambda cause: stretch.causes[cause]),
                 sentence(stretch),
             ]
     if shorter:

@@ -49,6 +49,9 @@ class Memory(Protocol):
     def forget_uncomputed(self, request: Request, step: int) -> None:
         """Drop blocks that a pass was to fill from the prefix cache: the request was preempted."""
 
+    def cached(self, request: Request) -> tuple[int, int]:
+        """Tokens of a waiting request in the prefix cache, and their blocks that others hold."""
+
     def held(self, request: Request) -> list[int]:
         """Blocks of each group that a request holds."""
 
@@ -112,6 +115,10 @@ class Counts:
 
     def forget_uncomputed(self, request: Request, step: int) -> None:
         """Forget nothing: there is no prefix cache."""
+
+    def cached(self, request: Request) -> tuple[int, int]:
+        """Nothing: there is no prefix cache."""
+        return 0, 0
 
     def held(self, request: Request) -> list[int]:
         """Blocks of each group that a request holds."""
@@ -230,6 +237,11 @@ class Blocks:
         for block in request.blocks[: request.cached]:
             if block.content is not None and block.content[::2] == (request.id, step):
                 self.pool.forget(block)
+
+    def cached(self, request: Request) -> tuple[int, int]:
+        """Tokens of a waiting request in the prefix cache, and their blocks that others hold."""
+        blocks = list(self._of_tokens(request))
+        return len(blocks) * self._size, sum(block.holders > 0 for block in blocks)
 
     def held(self, request: Request) -> list[int]:
         """Blocks that a request holds."""
