@@ -70,6 +70,12 @@ RUNS: dict[str, tuple[str, ...]] = {
         *(*SCARCE, *CHUNKED, *SWAP, "overflow.victim=first", "workload.arrival=poisson"),
         *("workload.rate_per_s=30", "workload.timeout_s=0.6"),
     ),
+    # A prompt that begins though it has no room as a whole, and is preempted again and again
+    "thrash": (
+        *(*CHUNKED, FEW, "batching.chunk_tokens=32", "cache.blocks=29"),
+        *("workload.min_tokens=300", "workload.max_tokens=320", "engine.max_model_len=512"),
+        *("workload.prompt_to_output_ratio=4", "engine.scheduler_reserve_full_isl=false"),
+    ),
     # Block sizes and kinds of swaps
     "swap, coalesced": (*SCARCE, *CHUNKED, *SWAP, COALESCED),
     "swap, pageable": (*SCARCE, *CHUNKED, *SWAP, PAGEABLE),

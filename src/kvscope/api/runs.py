@@ -4,7 +4,7 @@
   them, why the run is not valid; a function of a `RunView` that is `kept` is computed once for each
 - `planned`: `experiment_of`, the experiment of a run; `confirm_settings`, which refuses others
 - `replay.watch` replays a repeat: a `Watcher` sees the state of the `Twin` of its engine, its
-  `Request`s and its `memory`
+  `Request`s and its `memory`; `replay.rules` are the `Rules` of a run's engine
 - `pass_durations`: `PassDurations`, what the passes of a run were expected to take
 - `traces` of KV events: a `TraceReader`, which a package registers; the `Account` of its oracles;
   for its tables `write_batches`, and `prefetch`, which makes the next items in a thread;
@@ -19,6 +19,7 @@ from kvscope.judge import planned
 from kvscope.judge.oracles import replay
 from kvscope.judge.records import Records, read_records
 from kvscope.judge.twin.requests import Request
+from kvscope.judge.twin.rules import Rules
 from kvscope.judge.twin.twin import Twin
 from kvscope.judge.twin.watcher import Watcher
 from kvscope.judge.validity import reasons_of
@@ -29,6 +30,7 @@ from kvscope.tables.run_view import RunView, kept
 __all__ = [
     "Records",
     "Request",
+    "Rules",
     "RunData",
     "RunView",
     "Twin",

@@ -211,9 +211,11 @@ def _queued(facts: dict[str, Any]) -> str:
 
 
 def _wait_words(waits: Sequence[Wait]) -> str:
-    """The causes of a wait, the longest first; short ones together."""
-    shown = [wait for wait in waits[:MOST_CAUSES] if wait.seconds >= LEAST * waits[0].seconds]
-    rest_s = sum(wait.seconds for wait in waits[len(shown) :])
+    """The causes that took longest, in the order given, and the seconds of all others."""
+    longest = sorted(waits, key=lambda wait: -wait.seconds)[:MOST_CAUSES]
+    least_s = LEAST * longest[0].seconds if longest else 0.0
+    shown = [wait for wait in waits if wait in longest and wait.seconds >= least_s]
+    rest_s = sum(wait.seconds for wait in waits if wait not in shown)
     parts = [_wait(wait) for wait in shown]
     parts += [f"{words.short_duration(rest_s)} for other reasons"] if rest_s else []
     return ", ".join(parts) or "no time at all"

@@ -16,10 +16,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from kvscope.api.errors import BadInput
-from kvscope.api.runs import RunView, replay
-from kvscope.api.tables import copies, evidence, passes
+from kvscope.api.runs import RunView
+from kvscope.api.tables import copies, passes
 from kvscope_explain import causes as why
-from kvscope_explain.waits import Limits, Queue, Wait, Waits
+from kvscope_explain.limits import Limits
+from kvscope_explain.refusals import refusals_of
+from kvscope_explain.waits import Wait, Waits
 
 QUEUED = "queued"
 PREFILLED = "prefill"
@@ -90,7 +92,8 @@ class Lives:
     it was preempted), `blocks` (that it gave back), `shared_blocks` (that others held, too),
     `for_requests` (those that got blocks in that pass), `victim` (the rule by which it was chosen:
     `overflow.victim`, or null if a policy ranks requests itself); of a copy `bytes`; of a load
-    `blocks` and `bytes`; of thrash `preemptions`, `tokens` (computed in it) and `in_prefill`.
+    `blocks` and `bytes`; of thrash `preemptions`, `tokens` (computed again in it), `new_tokens` and
+    `in_prefill`.
     Passes that admit or resume have `hit`, `own_hit` and `loaded` where they are not 0: tokens
     found in the prefix cache, of these its own, and tokens loaded by vLLM's offloading. `settings`
     are those of the run's experiment.yaml.
@@ -164,13 +167,10 @@ class Lives:
 
     @cached_property
     def _waits(self) -> Waits:
-        """The causes of waits, by a replay; none are known where nothing can be replayed."""
-        run = self._run.whole
-        queue = Queue(self._limits)
-        if evidence.PASSES in run.evidence and self._run.repeat is not None:
-            replay.watch(run, self._run.repeat, queue)
-        starts_s, again = self._steps["start_s"].tolist(), self._steps["recomputed_tokens"].tolist()
-        return Waits(queue.refusals, starts_s, again)
+        """The causes of waits."""
+        steps = self._steps
+        starts_s, again = steps["start_s"].tolist(), steps["recomputed_tokens"].tolist()
+        return Waits(refusals_of(self._run, self._limits), starts_s, again)
 
     def _stretches(self, request_id: str) -> Iterator[Stretch]:
         """Stretches pass by pass; the host's time between two passes belongs to the later one."""
@@ -498,6 +498,7 @@ def _thrash(series: list[Stretch]) -> Stretch:
         "in_prefill": all(loss["in_prefill"] for loss in losses),
         "reserves_all": losses[0]["reserves_all"],
         "tokens": sum(one.facts.get("tokens", 0) for one in series if one.kind == RECOMPUTED),
+        "new_tokens": sum(one.facts.get("tokens", 0) for one in series if one.kind == PREFILLED),
         "most_tokens": max(loss["tokens"] for loss in losses),
         "for_requests": [*others],
     }

@@ -1,6 +1,8 @@
 """`kvscope explain`: the life of a request adds up to its latency, and says what the tables say."""
 
 import json
+from collections import defaultdict
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
@@ -11,8 +13,10 @@ from kvscope.base.quantities import plural, short_duration
 from kvscope.cli import main as cli
 from kvscope.judge.records import Records, read_records
 from kvscope.plan.policy import Whom
+from kvscope_explain import causes as why
 from kvscope_explain.explained import (
     CHOSEN,
+    costliest,
     megabytes,
     ordinal,
     request_lines,
@@ -28,9 +32,11 @@ from kvscope_explain.life import (
     PREFILLED,
     QUEUED,
     RECOMPUTED,
+    THRASHED,
     Lives,
     Stretch,
 )
+from kvscope_explain.waits import Wait
 from tests.unit.report_fixture import Fake, write_experiment
 
 CASES = {
@@ -38,6 +44,7 @@ CASES = {
     "swap": Fake({"kind": "swap"}, "swap, prefill first"),
     "small pool": Fake({"kind": "pool"}, "swap, a small pool"),
     "ample": Fake({"kind": "ample"}),
+    "thrash": Fake({"kind": "thrash"}, "thrash"),
 }
 
 
@@ -70,12 +77,26 @@ def test_the_stretches_of_a_request_are_its_whole_life(repeat: Records) -> None:
         assert {stretch.kind for stretch in stretches} <= {*KINDS}
 
 
+def test_every_second_of_a_stretch_has_one_cause(repeat: Records) -> None:
+    lives = lives_of(repeat)
+    for stretch in lives.all:
+        assert {*stretch.causes} <= {*why.MEANINGS} - {why.UNKNOWN}
+        assert sum(stretch.causes.values()) == pytest.approx(stretch.duration_s, abs=1e-12)
+    facts = run_facts(lives)
+    assert sum(facts["causes"].values()) == pytest.approx(facts["latency_s"])
+
+
 def test_each_preemption_is_a_stretch_as_long_as_its_wait(repeat: Records) -> None:
     lives, rows = lives_of(repeat), repeat.preemptions
     for request_id in lives.latencies_s:
-        waits = [stretch for stretch in lives.of(request_id) if stretch.kind == PREEMPTED]
+        stretches = lives.of(request_id)
+        waits = [stretch for stretch in stretches if stretch.kind == PREEMPTED]
         own = rows[rows["request_id"] == request_id].sort_values("time_s")
         lost, back = own[own["event"] == "preempt"], own[own["event"] == "resume"]
+        folded = sum(one.facts["preemptions"] for one in stretches if one.kind == THRASHED)
+        assert len(waits) + folded == len(lost)
+        if folded:
+            continue
         assert [wait.facts["tokens"] for wait in waits] == lost["tokens"].tolist()
         assert [wait.facts["action"] for wait in waits] == lost["policy"].tolist()
         assert [wait.facts["refused"] for wait in waits] == lost["refused"].tolist()
@@ -84,17 +105,16 @@ def test_each_preemption_is_a_stretch_as_long_as_its_wait(repeat: Records) -> No
         )
 
 
-def test_tokens_are_those_that_the_batch_computed(repeat: Records) -> None:
+def test_tokens_that_are_computed_again_are_apart_from_new_ones(repeat: Records) -> None:
     lives, batch = lives_of(repeat), repeat.batch
-    again = batch["recomputed_tokens"] > 0
-    of = {
-        RECOMPUTED: again,
-        PREFILLED: ~again & (batch["phase"] == "prefill"),
-        DECODED: ~again & (batch["phase"] == "decode"),
+    again, scheduled = batch["recomputed_tokens"].sum(), batch["scheduled_tokens"].sum()
+    of_kind = {
+        kind: sum(one.facts.get("tokens", 0) for one in lives.all if one.kind == kind)
+        for kind in (RECOMPUTED, PREFILLED, DECODED, THRASHED)
     }
-    for kind, rows in of.items():
-        tokens = sum(s.facts["tokens"] for s in lives.all if s.kind == kind)
-        assert tokens == batch["scheduled_tokens"][rows].sum()
+    new = sum(one.facts["new_tokens"] for one in lives.all if one.kind == THRASHED)
+    assert of_kind[RECOMPUTED] + of_kind[THRASHED] == again
+    assert of_kind[PREFILLED] + of_kind[DECODED] + new == scheduled - again
 
 
 def test_bytes_are_those_that_were_copied_back(runs: dict[str, Path]) -> None:
@@ -105,11 +125,32 @@ def test_bytes_are_those_that_were_copied_back(runs: dict[str, Path]) -> None:
 
 def test_only_a_full_cache_makes_requests_wait_for_room(runs: dict[str, Path]) -> None:
     def no_room_s(name: str) -> float:
-        lives = lives_of(read_records(runs[name]).of_repeat(0))
-        return sum(s.facts["no_room_s"] for s in lives.all if s.kind == QUEUED)
+        facts = run_facts(lives_of(read_records(runs[name]).of_repeat(0)))
+        return float(facts["causes"].get(why.NO_ROOM, 0.0))
 
     assert no_room_s("ample") == 0
     assert no_room_s("recompute") > 0
+
+
+def test_the_tables_say_the_same_of_waits_as_the_replay(repeat: Records) -> None:
+    whole = repeat.whole
+    started = whole.variant(facts=whole.facts | {"evidence": []}).of_repeat(1)
+    of_replay, of_tables = lives_of(repeat), lives_of(started)
+    for one, other in zip(of_replay.all, of_tables.all, strict=True):
+        assert one.causes == pytest.approx(other.causes)
+    causes = {*run_facts(of_replay)["causes"]}
+    assert why.UNKNOWN not in causes
+    assert why.NOT_ADMITTED not in causes or why.PAUSED in causes  # with prefill first
+
+
+def test_a_prompt_that_is_preempted_again_and_again_is_one_line(runs: dict[str, Path]) -> None:
+    lives = lives_of(read_records(runs["thrash"]).of_repeat(0))
+    thrashes = [stretch for stretch in lives.all if stretch.kind == THRASHED]
+    assert thrashes
+    (loss,) = [one for one in costliest(lives.all) if one.request_id == thrashes[0].request_id][:1]
+    assert loss.preemptions > 2
+    assert "in its prefill" in loss.sentence
+    assert "scheduler_reserve_full_isl=true" in loss.sentence
 
 
 def test_a_request_that_waits_for_a_victims_room_got_blocks_in_that_pass(repeat: Records) -> None:
@@ -132,16 +173,18 @@ def test_requests_pause_only_where_prefill_comes_first(runs: dict[str, Path]) ->
     assert PAUSED not in kinds["recompute"]
 
 
-def test_the_costliest_are_the_longest_of_what_a_request_alone_would_not_have(
-    repeat: Records,
-) -> None:
+def test_the_costliest_are_waits_and_all_preemptions_of_a_request(repeat: Records) -> None:
     lives = lives_of(repeat)
     result = run_facts(lives)
-    lost = sorted(
-        (s.duration_s for s in lives.all if s.kind not in (PREFILLED, DECODED)), reverse=True
-    )
-    assert [stretch["duration_s"] for stretch in result["costliest"]] == lost[:10]
-    assert result["latency_s"] == pytest.approx(sum(result["seconds"].values()))
+    lost_s: dict[tuple[str, float | None], float] = defaultdict(float)
+    for stretch in lives.all:
+        if stretch.kind not in (PREFILLED, DECODED):
+            by_wait = stretch.kind in (QUEUED, PAUSED)
+            lost_s[stretch.request_id, stretch.start_s if by_wait else None] += stretch.duration_s
+    expected = sorted(lost_s.values(), reverse=True)[:10]
+    assert [loss["duration_s"] for loss in result["costliest"]] == pytest.approx(expected)
+    for loss in result["costliest"]:
+        assert sum(loss["causes"].values()) == pytest.approx(loss["duration_s"])
 
 
 def test_the_command_prints_lines_or_json(
@@ -175,6 +218,9 @@ def test_what_is_not_there_is_refused_in_a_sentence(
     assert told in line
 
 
+LACKS = Wait(why.NO_ROOM, 0.25, passes=3, needed=9, free=8)
+
+
 def told(kind: str, /, **facts: Any) -> str:
     return sentence(Stretch("7", kind, 0.0, 1.0, None, facts))
 
@@ -183,13 +229,39 @@ def told(kind: str, /, **facts: Any) -> str:
     ("said", "expected"),
     [
         (
-            told(QUEUED, ahead=0, no_room_s=0.0, blocks=1),
-            "queued with no earlier request; there was room for its 1 block",
+            told(QUEUED, ahead=0, same_instant=0, waits=[Wait(why.UNDER_WAY, 0.012)]),
+            "queued as the first: 12 ms until the pass under way had ended",
         ),
         (
-            told(QUEUED, ahead=1, no_room_s=0.25, blocks=9),
-            "queued with 1 request that arrived before; for 250 ms its 9 blocks had no room in "
-            "the cache",
+            told(QUEUED, ahead=1, same_instant=1, waits=[LACKS, Wait(why.UNDER_WAY, 0.001)]),
+            "queued behind 1 request (it came at the same instant): 250 ms as it had no room: "
+            "9 blocks needed, up to 8 free, 1 ms for other reasons",
+        ),
+        (
+            told(QUEUED, ahead=3, same_instant=2, waits=[replace(LACKS, behind=("2", "1"))]),
+            "queued behind 3 requests (2 of them came at the same instant): 250 ms behind requests "
+            "2, 1, which had no room: 9 blocks needed, up to 8 free",
+        ),
+        (
+            told(QUEUED, ahead=0, same_instant=0, waits=[Wait(why.FULL_BATCH, 0.5, running=64)]),
+            "queued as the first: 500 ms while 64 requests ran, which is max_num_seqs",
+        ),
+        (
+            told(
+                QUEUED,
+                ahead=0,
+                same_instant=0,
+                waits=[Wait(why.FULL_PASS, 0.5, tokens=2048, again=0.25)],
+            ),
+            "queued as the first: 500 ms while passes were full, of up to 2,048 tokens, 25% of "
+            "them computed again",
+        ),
+        (
+            told(
+                QUEUED, ahead=0, same_instant=0, waits=[Wait(why.NEVER, 0.5, needed=2176, passes=1)]
+            ),
+            "queued as the first: 500 ms as it can never run: 2,176 blocks needed, more than the "
+            "cache has",
         ),
         (
             told(PREFILLED, tokens=20, passes=2, hit=96, own_hit=0),
@@ -222,7 +294,16 @@ def test_sentences_have_the_facts_and_no_others(said: str, expected: str) -> Non
     assert said == expected
 
 
-LOST = {"action": "recompute", "refused": False, "tokens": 33, "blocks": 3, "for_requests": ["2"]}
+LOST = {
+    "action": "recompute",
+    "refused": False,
+    "tokens": 33,
+    "blocks": 3,
+    "shared_blocks": 0,
+    "in_prefill": False,
+    "for_requests": ["2"],
+    "waits": [Wait(why.NO_ROOM, 0.25)],
+}
 
 
 def test_a_preemption_names_its_rule_and_the_request_that_needed_room() -> None:
@@ -230,13 +311,36 @@ def test_a_preemption_names_its_rule_and_the_request_that_needed_room() -> None:
     for rule, words in CHOSEN.items():
         assert told(PREEMPTED, **LOST, victim=rule) == (
             f"preempted {words} to make room for request 2: 3 blocks of 33 tokens lost; waits to "
-            "resume"
+            "resume: 250 ms until the next pass"
         )
     refused = LOST | {"refused": True, "for_requests": []}
     assert told(PREEMPTED, **refused, victim="last") == (
         "preempted as the last that was admitted for want of a block of its own: 3 blocks of 33 "
-        "tokens lost, since the host pool was full; waits to resume"
+        "tokens lost, since the host pool was full; waits to resume: 250 ms until the next pass"
     )
+
+
+def test_blocks_that_others_hold_are_not_lost() -> None:
+    assert "1 block of 33 tokens lost (others hold 2 more)" in told(
+        PREEMPTED, **LOST | {"shared_blocks": 2}, victim="last"
+    )
+
+
+def test_the_preemptions_of_a_request_are_one_sentence_with_their_sum() -> None:
+    def thrash(**facts: Any) -> Stretch:
+        known = {"preemptions": 71, "in_prefill": True, "tokens": 600_000, "most_tokens": 10_220}
+        spent = {why.PREEMPTING: 0.9, why.RECOMPUTE: 15.6}
+        return Stretch("4", THRASHED, 0.0, 16.5, None, known | facts, spent)
+
+    last = Stretch("4", RECOMPUTED, 16.5, 16.7, None, {"tokens": 20_000}, {why.RECOMPUTE: 0.2})
+    (loss,) = costliest([thrash(reserves_all=False), last])
+    assert loss.duration_s == pytest.approx(16.7)
+    assert loss.sentence == (
+        "preempted 71 times, each time in its prefill; computes 620,000 tokens again in 15.800 s; "
+        "waits: 900 ms pass preempts; scheduler_reserve_full_isl=true admits a prompt only if all "
+        "of it has room"
+    )
+    assert "scheduler_reserve_full_isl" not in sentence(thrash(reserves_all=True))
 
 
 def test_numbers_have_few_digits_and_their_unit() -> None:

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from kvscope.judge.records import Records
+from kvscope_explain import causes as why
 from kvscope_explain.explained import names, run_lines, sentence
 from kvscope_explain.life import (
     DECODED,
@@ -59,7 +60,17 @@ LOST = [
 ]
 
 
-COPY = ["request_id", "step", "direction", "kind", "start_s", "end_s", "blocks", "bytes"]
+COPY = [
+    "request_id",
+    "arrived_step",
+    "step",
+    "direction",
+    "kind",
+    "start_s",
+    "end_s",
+    "blocks",
+    "bytes",
+]
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +106,7 @@ def lives_with(*loads: tuple[Any, ...]) -> Lives:
             "duration_s": 0.9,
             "requests": in_pass.size(),
             "prefill_tokens": PREFILL,
+            "recomputed_tokens": in_pass["recomputed_tokens"].sum(),
             "scheduled_tokens": in_pass["scheduled_tokens"].sum(),
             "kv_blocks_used": USED,
             "kv_blocks_total": 4,
@@ -105,7 +117,7 @@ def lives_with(*loads: tuple[Any, ...]) -> Lives:
     copies = pd.DataFrame(loads, columns=[*COPY, "job", "ordered_s"]).assign(repeat=0)
     run = Records(
         Path("by-hand"),
-        facts=facts_of(engine={"block_size": 4}),
+        facts=facts_of(engine={"block_size": 4, "kv_blocks_total": 4}, evidence=["passes"]),
         settings={},
         requests=requests.assign(repeat=0, preemptions=0, output_tokens=2),
         steps=steps.assign(repeat=0),
@@ -122,30 +134,52 @@ def passes(count: int, tokens: int, sampled: int, beside: int, **more: int) -> d
 
 
 LOSS = {"action": "recompute", "refused": False, "victim": "last"}
-EXPECTED: dict[str, list[tuple[str, float, float, tuple[int, int] | None, dict[str, Any]]]] = {
+Expected = tuple[str, float, float, tuple[int, int] | None, dict[str, float], dict[str, Any]]
+EXPECTED: dict[str, list[Expected]] = {
     "A": [
-        (PREFILLED, 0.0, 0.9, (0, 0), passes(1, 2, 1, 1, hit=4)),
-        (DECODED, 0.9, 4.9, (1, 4), passes(4, 4, 4, 1)),
+        (PREFILLED, 0.0, 0.9, (0, 0), {why.PREFILL: 0.9}, passes(1, 2, 1, 1, hit=4)),
+        (DECODED, 0.9, 4.9, (1, 4), {why.DECODE: 3.0, why.BESIDE: 1.0}, passes(4, 4, 4, 1)),
     ],
     "B": [
-        (PREFILLED, 0.0, 0.9, (0, 0), passes(1, 4, 1, 1)),
-        (DECODED, 0.9, 1.9, (1, 1), passes(1, 1, 1, 1)),
-        (PAUSED, 1.9, 3.0, (2, 2), {"passes": 1, "prefill_tokens": 3}),
-        (PREEMPTED, 3.0, 5.0, (3, 3), LOSS | {"tokens": 5, "blocks": 2, "for_requests": ["A"]}),
-        (RECOMPUTED, 5.0, 5.9, (5, 5), passes(1, 6, 1, 1)),
-        (DECODED, 5.9, 6.9, (6, 6), passes(1, 1, 1, 2)),
+        (PREFILLED, 0.0, 0.9, (0, 0), {why.PREFILL: 0.9}, passes(1, 4, 1, 1)),
+        (DECODED, 0.9, 1.9, (1, 1), {why.DECODE: 1.0}, passes(1, 1, 1, 1)),
+        (PAUSED, 1.9, 3.0, (2, 2), {why.PAUSED: 1.1}, {"passes": 1, "prefill_tokens": 3}),
+        (
+            *(PREEMPTED, 3.0, 5.0, (3, 3), {why.NO_ROOM: 2.0}),
+            LOSS | {"tokens": 5, "blocks": 2, "for_requests": ["A"]},
+        ),
+        (RECOMPUTED, 5.0, 5.75, (5, 5), {why.RECOMPUTE: 0.75}, passes(1, 5, 0, 1)),
+        (DECODED, 5.75, 6.9, (5, 6), {why.DECODE: 0.0, why.BESIDE: 1.15}, passes(2, 2, 2, 2)),
     ],
     "C": [
-        (QUEUED, 0.5, 6.0, None, {"ahead": 1, "no_room_s": 0.4 + 4 * 0.9, "blocks": 2}),
-        (PREFILLED, 6.0, 6.9, (6, 6), passes(1, 8, 1, 2)),
+        (
+            *(QUEUED, 0.5, 6.0, None),
+            {why.UNDER_WAY: 0.5, why.NO_ROOM: 4.0, why.PREEMPTING: 1.0},
+            {"ahead": 1, "same_instant": 0},
+        ),
+        (PREFILLED, 6.0, 6.9, (6, 6), {why.PREFILL: 0.9}, passes(1, 8, 1, 2)),
     ],
     "D": [
-        (QUEUED, 0.4, 5.0, None, {"ahead": 0, "no_room_s": 4 * 0.9, "blocks": 1}),
-        (PREFILLED, 5.0, 5.95, (5, 5), passes(1, 1, 1, 1)),
-        (PREEMPTED, 5.95, 6.0, (6, 6), LOSS | {"tokens": 1, "blocks": 1, "for_requests": ["C"]}),
-        (RECOMPUTED, 6.0, 6.9, (6, 6), passes(1, 2, 1, 2)),
+        (
+            *(QUEUED, 0.4, 5.0, None),
+            {why.UNDER_WAY: 0.6, why.NO_ROOM: 3.0, why.PREEMPTING: 1.0},
+            {"ahead": 0, "same_instant": 0},
+        ),
+        (PREFILLED, 5.0, 5.95, (5, 5), {why.PREFILL: 0.95}, passes(1, 1, 1, 1)),
+        (
+            *(PREEMPTED, 5.95, 6.0, (6, 6), {why.NO_ROOM: 0.05}),
+            LOSS | {"tokens": 1, "blocks": 1, "for_requests": ["C"]},
+        ),
+        (RECOMPUTED, 6.0, 6.45, (6, 6), {why.RECOMPUTE: 0.45}, passes(1, 1, 0, 2)),
+        (DECODED, 6.45, 6.9, (6, 6), {why.BESIDE: 0.45}, passes(1, 1, 1, 2)),
     ],
-    "E": [(QUEUED, 1.2, 4.5, None, {"ahead": 2, "no_room_s": 0.7 + 2 * 0.9 + 0.5, "blocks": 2})],
+    "E": [
+        (
+            *(QUEUED, 1.2, 4.5, None),
+            {why.UNDER_WAY: 0.8, why.NO_ROOM: 1.5, why.PREEMPTING: 1.0},
+            {"ahead": 2, "same_instant": 0},
+        ),
+    ],
 }
 
 
@@ -153,9 +187,11 @@ EXPECTED: dict[str, list[tuple[str, float, float, tuple[int, int] | None, dict[s
 def test_a_life_is_as_written_down(lives: Lives, request_id: str) -> None:
     result = lives.of(request_id)
     assert [stretch.kind for stretch in result] == [kind for kind, *_ in EXPECTED[request_id]]
-    for one, (_, start_s, end_s, steps, facts) in zip(result, EXPECTED[request_id], strict=True):
+    rows = zip(result, EXPECTED[request_id], strict=True)
+    for one, (_, start_s, end_s, steps, causes, facts) in rows:
         assert (one.start_s, one.end_s) == pytest.approx((start_s, end_s))
         assert one.steps == steps
+        assert one.causes == pytest.approx({name: s for name, s in causes.items() if s})
         for name, value in facts.items():
             expected = pytest.approx(value) if isinstance(value, float) else value
             assert one.facts[name] == expected, (one.kind, name)
@@ -164,9 +200,9 @@ def test_a_life_is_as_written_down(lives: Lives, request_id: str) -> None:
 
 def test_a_wait_ends_with_the_load_that_was_ordered_in_it() -> None:
     lives = lives_with(
-        ("B", 4, "in", "kv", 4.3, 4.7, 1, 2048, 9, 4.2),
-        ("C", 5, "in", "kv", 5.1, 5.3, 2, 4096, 12, 5.0),
-        ("A", 5, "in", "kv", 9.1, 9.3, 2, 4096, 13, 9.0),  # of a request that has ended
+        ("B", None, 4, "in", "kv", 4.3, 4.7, 1, 2048, 9, 4.2),
+        ("C", None, 5, "in", "kv", 5.1, 5.3, 2, 4096, 12, 5.0),
+        ("A", None, 5, "in", "kv", 9.1, 9.3, 2, 4096, 13, 9.0),  # of a request that has ended
     )
     waits = (PREEMPTED, QUEUED, LOADED)
     result = {
@@ -180,9 +216,13 @@ def test_a_wait_ends_with_the_load_that_was_ordered_in_it() -> None:
     ]
     assert not result["A"]
     load = result["B"][1]
-    assert load.facts == {"blocks": 1, "bytes": 2048, "load_s": pytest.approx(0.4)}
+    assert (load.facts["blocks"], load.facts["bytes"]) == (1, 2048)
+    assert load.causes == pytest.approx(
+        {why.LOAD_QUEUED: 0.1, why.LOAD_COPY: 0.4, why.LOAD_NOTICED: 0.3}
+    )
     assert sentence(load) == (
-        "waits for the load of 1 block (0.00205 MB) from the host: the copy takes 400 ms"
+        "waits for the load of 1 block (0.00205 MB) from the host: 100 ms until earlier copies "
+        "had ended, 400 ms for the copy, 300 ms until the scheduler learned of its end"
     )
 
 
@@ -193,7 +233,7 @@ def test_the_lines_of_a_run_have_all_its_time(lives: Lives) -> None:
     assert sum(shares) == pytest.approx(100, abs=0.3)
     assert shares == sorted(shares, reverse=True)
     waits = lines[lines.index("") + 2 : -2]
-    assert [line.split()[3] for line in waits] == ["C:", "D:", "E:", "B:", "B:", "B:", "D:", "D:"]
+    assert [line.split()[3] for line in waits] == ["C:", "D:", "E:", "B:", "B:", "D:"]
     assert lines[-1] == "The slowest requests: B, D, C, A, E"
 
 

@@ -4,6 +4,7 @@ from kvscope.judge.oracles.rules import rules_of
 from kvscope.judge.oracles.run_tables import RunTables
 from kvscope.judge.twin.columns import JOBS, Tables
 from kvscope.judge.twin.compare import Comparison, compare
+from kvscope.judge.twin.rules import Rules
 from kvscope.judge.twin.told import Prompts, told
 from kvscope.judge.twin.twin import Twin
 from kvscope.judge.twin.watcher import Watcher
@@ -37,6 +38,11 @@ def watch(records: RunView, number: int, watcher: Watcher) -> Twin:
     prompts = Prompts(records.workload, records.block_size)
     decisions = told(tables_of(run.repeats[number]), run.evidence)
     return Twin(rules_of(run), decisions, prompts, run.evidence, watcher).play()
+
+
+def rules(records: RunView) -> Rules:
+    """The sizes and rules of the engine of a run."""
+    return rules_of(RunTables(records))
 
 
 def tables_of(records: RunView) -> Tables:
