@@ -3,7 +3,7 @@
 Every sentence follows from the rows that `kvscope_explain.life` reads.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,6 @@ from kvscope_explain.life import (
     QUEUED,
     RECOMPUTED,
     THRASHED,
-    USEFUL,
     Lives,
     Stretch,
     seconds_by_cause,
@@ -42,7 +41,9 @@ CHOSEN = {
     None: "by the policy's rank",
 }
 """Choice of a victim, by `overflow.victim`; None: by a policy that ranks requests itself."""
-MOST_WAITS = 10
+PREEMPTIONS, WAITS = "The costliest preemptions", "The longest waits"
+MOST_LOSSES = 5  # of each
+MOST_SLOWEST = 10
 MOST_CAUSES, LEAST = 3, 0.02  # of a wait that a sentence names; and their share of the longest
 MOST_NAMES = 4  # requests that a sentence names
 
@@ -95,25 +96,29 @@ def run_facts(lives: Lives) -> dict[str, Any]:
         "latency_s": sum(lives.latencies_s.values()),
         "seconds": seconds_by_kind(lives.all),
         "causes": seconds_by_cause(lives.all),
-        "costliest": [loss.as_json() for loss in costliest(lives.all)],
-        "slowest": [*lives.latencies_s][:MOST_WAITS],
+        "costliest_preemptions": [loss.as_json() for loss in costliest(lives.all)],
+        "longest_waits": [loss.as_json() for loss in longest_waits(lives.all)],
+        "slowest": [*lives.latencies_s][:MOST_SLOWEST],
     }
 
 
 def run_lines(lives: Lives) -> list[str]:
-    """All requests of a repeat in lines: shares of their time, the costliest waits, the slowest."""
-    slowest = [*lives.latencies_s][:MOST_WAITS]
-    waits = [
-        f"{words.short_duration(loss.duration_s):>10}  request {loss.request_id}: {loss.sentence}"
-        for loss in costliest(lives.all)
+    """All requests of a repeat in lines: shares of their time, costliest losses, the slowest."""
+    lists = {PREEMPTIONS: costliest(lives.all), WAITS: longest_waits(lives.all)}
+    losses = [
+        line
+        for heading, each in lists.items()
+        if each
+        for line in (f"{heading}:", *map(_loss_line, each), "")
     ]
-    return [
-        total_words(lives),
-        *_shares(lives.all),
-        "",
-        *(["The costliest waits and repetitions:", *waits, ""] if waits else []),
-        f"The slowest requests: {', '.join(slowest)}",
-    ]
+    slowest = [*lives.latencies_s][:MOST_SLOWEST]
+    shares = _shares(lives.all)
+    return [total_words(lives), *shares, "", *losses, f"The slowest requests: {', '.join(slowest)}"]
+
+
+def _loss_line(loss: "Loss") -> str:
+    took = words.short_duration(loss.duration_s)
+    return f"{took:>10}  request {loss.request_id}: {loss.sentence}"
 
 
 def total_words(lives: Lives) -> str:
@@ -169,23 +174,26 @@ def _preemptions(stretch: Stretch) -> int:
     return int(stretch.kind == PREEMPTED)
 
 
-def costliest(stretches: list[Stretch]) -> list[Loss]:
-    """The losses that took longest: what a request alone would not have.
+OF_PREEMPTIONS = (PREEMPTED, THRASHED, COPIED, RECOMPUTED)
 
-    All that the preemptions of a request have cost is one loss.
-    """
-    losses: list[Loss] = []
+
+def costliest(stretches: list[Stretch]) -> list[Loss]:
+    """The requests whose preemptions cost most: waits, copies, and tokens computed again."""
     preempted: dict[str, list[Stretch]] = {}
     for stretch in stretches:
         if stretch.kind in OF_PREEMPTIONS or stretch.facts.get("resumes"):
             preempted.setdefault(stretch.request_id, []).append(stretch)
-        elif stretch.kind not in USEFUL:
-            losses.append(Loss([stretch]))
-    losses += map(Loss, preempted.values())
-    return sorted(losses, key=lambda loss: -loss.duration_s)[:MOST_WAITS]
+    return _longest(map(Loss, preempted.values()))
 
 
-OF_PREEMPTIONS = (PREEMPTED, THRASHED, COPIED, RECOMPUTED)
+def longest_waits(stretches: list[Stretch]) -> list[Loss]:
+    """The longest waits that no preemption has caused."""
+    waits = [one for one in stretches if one.kind in (QUEUED, PAUSED, LOADED)]
+    return _longest(Loss([wait]) for wait in waits if not wait.facts.get("resumes"))
+
+
+def _longest(losses: Iterable[Loss]) -> list[Loss]:
+    return sorted(losses, key=lambda loss: -loss.duration_s)[:MOST_LOSSES]
 
 
 def _shares(stretches: list[Stretch]) -> Iterator[str]:

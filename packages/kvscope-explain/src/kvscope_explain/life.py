@@ -51,8 +51,6 @@ SHORTEST_S = 1e-9
 """Shortest stretch; below it is the rounding of two instants."""
 Floats = npt.NDArray[np.float64]
 Events = list[dict[Hashable, Any]]
-USEFUL = (PREFILLED, DECODED)
-"""The kinds that a request would have without other requests."""
 
 
 @dataclass(frozen=True)

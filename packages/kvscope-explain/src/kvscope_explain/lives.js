@@ -1,5 +1,5 @@
 "use strict";
-// The lives of requests: where the time of an experiment's requests went, its costliest waits, and its
+// The lives of requests: where the time of an experiment's requests went, its costliest losses, and its
 // slowest requests, each of which opens by a click.
 
 const COLOURS = {
@@ -74,7 +74,7 @@ function request(run, one) {
 function showRun(run) {
   const requests = run.requests.map((one) => request(run, one));
   const open = (id) => requests.find((each) => each.id === id)?.show(true);
-  const waits = run.costliest.map(([id, took, sentence]) => {
+  const loss = ([id, took, sentence]) => {
     const link = made("button", `request ${id}`, { type: "button", className: "link" });
     link.addEventListener("click", () => {
       open(id);
@@ -82,13 +82,13 @@ function showRun(run) {
       requests.find((each) => each.id === id).rows[0].scrollIntoView({ block: "center" });
     });
     return made("li", [made("strong", took), " ", link, `: ${sentence}`]);
-  });
+  };
   const head = made("tr", [made("th", "Request"), made("th", "Latency", { className: "number" }), made("th", "Preemptions", { className: "number" }), made("th", "Spent on")]);
   const table = made("table", [made("thead", head), made("tbody", requests.flatMap(({ rows }) => rows))]);
   lives.querySelector(".lives").replaceChildren(
     made("p", `${run.summary}: ${run.parts.map(([cause, share]) => `${(100 * share).toFixed(1)} % ${cause}`).join(", ")}.`),
     bar(run.parts),
-    ...(waits.length ? [made("h3", "The costliest waits and repetitions"), made("ol", waits, { className: "findings" })] : []),
+    ...run.losses.flatMap(([heading, losses]) => [made("h3", heading), made("ol", losses.map(loss), { className: "findings" })]),
     made("h3", "The slowest requests"),
     made("div", table, { className: "scroll", tabIndex: 0 }),
   );

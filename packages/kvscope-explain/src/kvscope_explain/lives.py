@@ -7,7 +7,15 @@ from kvscope.api.runs import RunView
 from kvscope.api.sections import ReportedRun, StudyData
 from kvscope.api.words import quantities as words
 from kvscope_explain.causes import MEANINGS
-from kvscope_explain.explained import costliest, sentence, total_words
+from kvscope_explain.explained import (
+    PREEMPTIONS,
+    WAITS,
+    Loss,
+    costliest,
+    longest_waits,
+    sentence,
+    total_words,
+)
 from kvscope_explain.life import Lives, Stretch, seconds_by_cause
 
 MOST_RUNS = 12  # that the page explains: each costs its size and seconds to read
@@ -44,22 +52,26 @@ def _has_requests(run: ReportedRun) -> bool:
 
 
 def _run(run: ReportedRun) -> dict[str, Any]:
-    """Template context for one run: its costliest waits, their requests and the slowest ones."""
+    """Template context for one run: its costliest losses, their requests and the slowest."""
     repeat = run.records.of_repeat(min(run.records.timed))
     assert isinstance(repeat, RunView)
     lives = Lives(repeat, run.settings)
-    waits = costliest(lives.all)
-    shown = {*[*lives.latencies_s][:MOST_REQUESTS], *(wait.request_id for wait in waits)}
+    losses = {PREEMPTIONS: costliest(lives.all), WAITS: longest_waits(lives.all)}
+    of_losses = (loss.request_id for each in losses.values() for loss in each)
+    shown = {*[*lives.latencies_s][:MOST_REQUESTS], *of_losses}
     return {
         "id": run.id,
         "label": run.label,
         "summary": total_words(lives),
         "parts": _parts(lives.all),
-        "costliest": [
-            [w.request_id, words.short_duration(w.duration_s), w.sentence] for w in waits
-        ],
+        "losses": [[heading, _losses(each)] for heading, each in losses.items() if each],
         "requests": [_request(lives, name) for name in lives.latencies_s if name in shown],
     }
+
+
+def _losses(losses: list[Loss]) -> list[list[str]]:
+    """Request, seconds and sentence of each."""
+    return [[one.request_id, words.short_duration(one.duration_s), one.sentence] for one in losses]
 
 
 def _request(lives: Lives, request_id: str) -> dict[str, Any]:

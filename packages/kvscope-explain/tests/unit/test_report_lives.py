@@ -32,14 +32,13 @@ def test_the_page_says_what_explain_says(results: Path) -> None:
     for shown, run in zip(found["runs"], study.complete, strict=True):
         lives = Lives(read_records(run.directory).of_repeat(0), run.settings)
         facts = run_facts(lives)
-        assert [one[0] for one in shown["costliest"]] == [
-            one["request_id"] for one in facts["costliest"]
-        ]
-        assert [one[2] for one in shown["costliest"]] == [
-            one["sentence"] for one in facts["costliest"]
+        losses = [*facts["costliest_preemptions"], *facts["longest_waits"]]
+        listed = [loss for _, each in shown["losses"] for loss in each]
+        assert [[one["request_id"], one["sentence"]] for one in losses] == [
+            [name, sentence] for name, _, sentence in listed
         ]
         ids = [one["id"] for one in shown["requests"]]
-        assert {*facts["slowest"], *(one[0] for one in shown["costliest"])} == {*ids}
+        assert {*facts["slowest"], *(one["request_id"] for one in losses)} == {*ids}
         assert ids == [name for name in lives.latencies_s if name in ids]
         for request in shown["requests"]:
             told = request_facts(lives, request["id"])
