@@ -5,6 +5,7 @@ served throughout. B pauses, is preempted so that A gets a block, and is compute
 preempted and resumes in the same pass. C waits for room, and E until it gives up.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def lives() -> Lives:
     return lives_with()
 
 
-def lives_with(*loads: tuple[Any, ...]) -> Lives:
+def lives_with(*loads: tuple[Any, ...], requests: Sequence[tuple[Any, ...]] = REQUESTS) -> Lives:
     """The run, with these copies to the device by vLLM's offloading."""
     columns = [
         "request_id",
@@ -88,7 +89,7 @@ def lives_with(*loads: tuple[Any, ...]) -> Lives:
         "finished_s",
         "aborted",
     ]
-    requests = pd.DataFrame(REQUESTS, columns=columns)
+    came = pd.DataFrame(requests, columns=columns)
     columns = [
         "step",
         "request_id",
@@ -119,7 +120,7 @@ def lives_with(*loads: tuple[Any, ...]) -> Lives:
         Path("by-hand"),
         facts=facts_of(engine={"block_size": 4, "kv_blocks_total": 4}, evidence=["passes"]),
         settings={},
-        requests=requests.assign(repeat=0, preemptions=0, output_tokens=2),
+        requests=came.assign(repeat=0, preemptions=0, output_tokens=2),
         steps=steps.assign(repeat=0),
         batch=batch.assign(repeat=0, own_hit_tokens=0, loaded_tokens=0),
         preemptions=preemptions.assign(repeat=0, policy="recompute", refused=False),
@@ -224,6 +225,16 @@ def test_a_wait_ends_with_the_load_that_was_ordered_in_it() -> None:
         "waits for the load of 1 block (0.00205 MB) from the host: 100 ms until earlier copies "
         "had ended, 400 ms for the copy, 300 ms until the scheduler learned of its end"
     )
+
+
+def test_a_request_that_the_cache_cannot_hold_is_named() -> None:
+    lives = lives_with(requests=[*REQUESTS, ("F", 0.2, 20, None, 6.9, True)])
+    (wait,) = lives.of("F")
+    assert wait.causes == pytest.approx(
+        {why.UNDER_WAY: 0.8, why.NEVER: 3.9, why.NO_ROOM: 1.0, why.PREEMPTING: 1.0}
+    )
+    assert "as it can never run: 5 blocks needed, more than the cache has" in sentence(wait)
+    assert "behind request F, which can never run" in sentence(lives.of("E")[0])
 
 
 def test_the_lines_of_a_run_have_all_its_time(lives: Lives) -> None:
