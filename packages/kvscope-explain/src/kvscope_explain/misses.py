@@ -5,10 +5,11 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
-from kvscope.api.runs import Request, Twin, Watcher
+from kvscope.api.runs import Request, RunView, Twin, Watcher, kept, replay
+from kvscope.api.tables import evidence
 from kvscope_explain import tokens
 from kvscope_explain.branches import WIDTH, Branch, Branches, encode
-from kvscope_explain.tokens import Account, Eviction
+from kvscope_explain.tokens import Account, Accounts, Eviction
 from kvscope_explain.uses import BlockUses
 
 
@@ -215,3 +216,15 @@ def _admit(account: Account, request: Request, asked: int) -> None:
     account.found += found
     account.loaded += request.loaded
     account.copied += request.tokens - found - request.loaded
+
+
+@kept
+def accounts_of(repeat: RunView) -> Accounts | None:
+    """The accounts of the requests of a repeat; None where not all passes before are known."""
+    number = repeat.repeat
+    if number is None or evidence.PASSES not in repeat.evidence:
+        return None
+    misses = Misses()
+    twin = replay.watch(repeat.whole, number, misses)
+    rules = twin.rules
+    return Accounts(misses.accounts, rules.kv_blocks_total, rules.block_size, rules.block_bytes)

@@ -1,7 +1,7 @@
 """Account of the tokens of requests: found, or computed for exactly one cause each."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -48,11 +48,11 @@ class Eviction(NamedTuple):
 class Account:
     """Tokens of a request, or of several.
 
-    `found` were in the prefix cache when it was admitted or resumed, `loaded` came from the host by
-    vLLM's offloading, `copied` by a policy's copies. `computed` counts tokens by cause, `evicted`
-    those of EVICTED by what is known of the eviction. `unserved` are tokens that a request asked
-    for, and was preempted or aborted before they were computed. `asked` is the sum of all but
-    outputs.
+    When it is admitted or resumed, a request asks for the tokens of its prompt and those that it
+    has had in the cache: `asked`. Of these, `found` are in the prefix cache, `loaded` come from the
+    host by vLLM's offloading, `copied` by a policy's copies, `unserved` were not computed before it
+    was preempted or aborted, and the others are `computed`. These also count outputs. `computed`
+    are tokens by cause, `evicted` those of EVICTED by what is known of the eviction.
     """
 
     asked: int = 0
@@ -67,6 +67,11 @@ class Account:
     def tokens(self) -> int:
         """All tokens that passes computed."""
         return self.computed.total()
+
+    @property
+    def causes(self) -> list[tuple[str, int]]:
+        """The causes with their tokens, the most frequent first."""
+        return [(cause, count) for cause, count in self.computed.most_common() if count]
 
     @property
     def missed(self) -> int:
@@ -86,3 +91,22 @@ class Account:
             total.computed.update(account.computed)
             total.evicted.update(account.evicted)
         return total
+
+
+@dataclass(frozen=True)
+class Accounts:
+    """The accounts of all requests of a repeat, and the KV cache that they are about.
+
+    `of_request` has a request that a pass computed.
+    """
+
+    of_request: Mapping[str, Account]
+    pool_blocks: int
+    block_tokens: int
+    block_bytes: int
+
+    def of(self, request_id: str | None) -> Account:
+        """The account of a request, or of all."""
+        if request_id is None:
+            return Account.of(self.of_request.values())
+        return self.of_request.get(request_id, Account())
