@@ -88,9 +88,12 @@ class Prompts:
         self._names: dict[str, list[int]] = {}
         self._numbers: dict[tuple[int, bytes], int] = {}
         columns = Columns(workload)
-        self.known = columns.known("prompt_token_ids")
-        rows = columns.rows("request_id", "prompt_token_ids", "output_token_ids")
-        self._tokens = {name: parts for name, *parts in rows} if self.known else {}
+        rows = columns.rows("request_id", "prompt_token_ids", "output_token_ids", "block_ids")
+        self._tokens = dict[str, Any]()
+        for name, *parts, block_ids in rows:
+            self._tokens[name] = parts
+            if block_ids is not None:
+                self._names[name] = list(block_ids)
 
     def of(self, request_id: str) -> list[int]:
         """A name for each block of known tokens: equal where all tokens up to its end are."""
