@@ -63,6 +63,13 @@ WORKLOAD = Table(
             "token_ids",
             null=ROWS,
         ),
+        told(
+            "block_ids",
+            INTS,
+            "a number for each full block of the prompt and the outputs of a recorded request, equal "
+            "where all tokens up to its end are; or null",
+            null=ROWS,
+        ),
         fact("arrival_pass", I32, "pass before which it comes, or null", "settings", null=ROWS),
         fact("abort_pass", I32, "pass before which it is aborted, or null", "settings", null=ROWS),
     ),

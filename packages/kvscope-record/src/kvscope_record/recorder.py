@@ -100,8 +100,11 @@ class ServerRecorder(observer.Recorder):
 
     def _hashes(self, request: Any) -> list[Any]:
         """vLLM's hashes of the full blocks of a prompt, which it has with a prefix cache."""
-        full = request.num_prompt_tokens // self._facts["hash_block_size"]
-        return list(request.block_hashes[:full])
+        return list(request.block_hashes[: self._full_blocks(request)])
+
+    def _full_blocks(self, request: Any) -> int:
+        tokens: int = request.num_prompt_tokens
+        return tokens // int(self._facts["hash_block_size"])
 
     def arrived(self, time_ns: int, request: Any) -> None:
         """Number a request."""
@@ -187,7 +190,9 @@ class ServerRecorder(observer.Recorder):
     def ended(self, time_ns: int, request: Any) -> None:
         """Record how a request ended."""
         number, preemptions = self._numbers[request.request_id], request.num_preemptions
-        self._put(Ended(number, time_ns, _ending(request), preemptions, request.num_output_tokens))
+        given = request.num_output_tokens
+        later = list(request.block_hashes[self._full_blocks(request) :])
+        self._put(Ended(number, time_ns, _ending(request), preemptions, given, later))
 
     def shut_down(self) -> None:
         """Write the remaining records."""

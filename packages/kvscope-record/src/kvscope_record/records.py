@@ -90,6 +90,7 @@ class Ended(NamedTuple):
     status: str
     preemptions: int
     output_tokens: int
+    hashes: Sequence[str] = ()  # of its full blocks behind those of its prompt, salted
     kind: str = "ended"
 
 
@@ -140,6 +141,7 @@ def decode(array: Any) -> Event | None:
     kind = KINDS.get(array[0])
     if kind is None:
         return None
-    if len(array) != len(kind._fields):
+    required = len(kind._fields) - len(kind._field_defaults)
+    if not required < len(array) <= len(kind._fields):
         raise ValueError(f"a record {array[0]} of {len(array)} items")
     return kind(*array[1:])  # type: ignore[no-any-return]

@@ -265,16 +265,33 @@ def _state(live: Live) -> recorder.RequestState:
 
 
 def _workload(replay: Replayed, context: recorder.RepeatContext) -> pd.DataFrame:
+    ids = _block_ids(replay)
     rows = [
         {
             "request_id": str(number),
             "arrival_s": context.seconds(_arrival_ns(request)),
             "prompt_tokens": request.prompt_tokens,
             "output_tokens": _due_tokens(request, replay.ended.get(number)),
+            "block_ids": ids.get(number),
         }
         for number, request in replay.came.items()
     ]
     return pd.DataFrame(rows, columns=tables.WORKLOAD.names, dtype=object)
+
+
+def _block_ids(replay: Replayed) -> dict[int, list[int]]:
+    """A number for each full block of each request: equal hashes have equal numbers.
+
+    They are of vLLM's hashes, which it has with a prefix cache; of one KV group, a number a block.
+    """
+    facts, numbers = replay.window.facts, dict[str, int]()
+    hashes_a_block = facts["block_size"] // facts["hash_block_size"] if replay.one_group else 1
+    ids = {}
+    for number, request in replay.came.items():
+        end = replay.ended.get(number)
+        hashes = [*request.hashes, *(end.hashes if end else ())][hashes_a_block - 1 :: hashes_a_block]
+        ids[number] = [numbers.setdefault(hash_, len(numbers) + 1) for hash_ in hashes]
+    return ids if facts["prefix_caching"] else {}
 
 
 def _due_tokens(request: Arrival | Live, end: Ended | None) -> int:

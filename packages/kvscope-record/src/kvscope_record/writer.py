@@ -13,7 +13,7 @@ from kvscope.api.errors import reason_of
 from kvscope.api.servers import servers
 from kvscope_record.lock import claim
 from kvscope_record.options import RecordOptions
-from kvscope_record.records import Arrival, Event, Live, Segment
+from kvscope_record.records import Arrival, Ended, Event, Live, Segment
 from kvscope_record.segments import SegmentWriter, next_number, remove_oldest
 
 LOG = logging.getLogger(servers.LOGGER)
@@ -134,7 +134,7 @@ class Writer:
         self._sweep()
 
     def _salted(self, event: Event) -> Event:
-        if isinstance(event, Arrival | Live):
+        if isinstance(event, Arrival | Live | Ended):
             return event._replace(hashes=self._salt_all(event.hashes))
         return event
 

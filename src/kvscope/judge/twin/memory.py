@@ -58,6 +58,9 @@ class Memory(Protocol):
     def shared(self, request: Request) -> list[int]:
         """The places of a request's blocks that others hold as well."""
 
+    def is_cached(self, name: Hashable) -> bool:
+        """Whether a block of this name is in the prefix cache."""
+
 
 class Counts:
     """Blocks by number: those of a request follow from its tokens."""
@@ -127,6 +130,10 @@ class Counts:
     def shared(self, request: Request) -> list[int]:
         """No places: no block is shared."""
         return []
+
+    def is_cached(self, name: Hashable) -> bool:
+        """No block: there is no prefix cache."""
+        return False
 
 
 class Blocks:
@@ -250,3 +257,7 @@ class Blocks:
     def shared(self, request: Request) -> list[int]:
         """The places of a request's blocks that others hold as well."""
         return [place for place, block in enumerate(request.blocks) if block.holders > 1]
+
+    def is_cached(self, name: Hashable) -> bool:
+        """Whether a block of this name is in the prefix cache."""
+        return self.pool.find(name) is not None

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from kvscope.base.arraytypes import Int64s
 from kvscope.judge.twin.columns import JOBS as OF_JOBS
 from kvscope.judge.twin.columns import Columns, Tables
 from kvscope.tables import BATCH
@@ -87,20 +88,27 @@ class Prompts:
         self._names: dict[str, list[int]] = {}
         self._numbers: dict[tuple[int, bytes], int] = {}
         columns = Columns(workload)
-        self.known = columns.known("prompt_token_ids")
-        rows = columns.rows("request_id", "prompt_token_ids", "output_token_ids")
-        self._tokens = {name: parts for name, *parts in rows} if self.known else {}
+        rows = columns.rows("request_id", "prompt_token_ids", "output_token_ids", "block_ids")
+        self._tokens = dict[str, Any]()
+        for name, *parts, block_ids in rows:
+            self._tokens[name] = parts
+            if block_ids is not None:
+                self._names[name] = list(block_ids)
 
     def of(self, request_id: str) -> list[int]:
         """A name for each block of known tokens: equal where all tokens up to its end are."""
         names = self._names.get(request_id)
         if names is None:
-            names = self._names[request_id] = self._named(self._tokens.get(request_id, ()))
+            names = self._names[request_id] = self._named(self.tokens_of(request_id))
         return names
 
-    def _named(self, parts: Any) -> list[int]:
+    def tokens_of(self, request_id: str) -> Int64s:
+        """The token ids of a prompt and of the outputs that must come out, as far as known."""
+        parts = self._tokens.get(request_id, ())
         arrays = [np.asarray(part, np.int64) for part in parts if part is not None]
-        tokens = np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
+        return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
+
+    def _named(self, tokens: Int64s) -> list[int]:
         size, name, names = self._size, 0, []
         for end in range(size, len(tokens) + 1, size):
             content = (name, tokens[end - size : end].tobytes())

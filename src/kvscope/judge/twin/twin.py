@@ -49,7 +49,7 @@ class Twin:
         watcher: Watcher | None = None,
     ) -> None:
         self.rules, self.told, self._size = rules, told, rules.block_size
-        self._watcher = watcher or Watcher()
+        self.prompts, self._watcher = prompts, watcher or Watcher()
         self.rows = Rows()
         self.problems: list[Problem] = []
         offloads = bool(told.loads or told.stores)
@@ -138,6 +138,7 @@ class Twin:
             self._give_back(request)
 
     def _give_back(self, request: Request) -> None:
+        self._watcher.gives_back(self, request)
         self._set_tokens(request, 0)
         self._memory.release(request)
 

@@ -19,6 +19,9 @@ class Watcher:
         It has no other blocks yet. The request is admitted, or begins to be loaded.
         """
 
+    def gives_back(self, twin: "Twin", request: "Request") -> None:
+        """A request is about to give its blocks back: it was preempted, aborted or ended."""
+
     def scheduled(self, twin: "Twin") -> None:
         """The schedule of a pass is complete: requests have their blocks, others wait."""
 

@@ -1,0 +1,135 @@
+"""Sentences on where the tokens of requests came from, and why passes computed them."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from kvscope.api.words import quantities as words
+from kvscope_explain import tokens
+from kvscope_explain.tokens import CAUSES, Account, Accounts, Eviction
+
+REMEDIES = {
+    tokens.OFF: "cache.prefix_caching=true (vLLM: --enable-prefix-caching) finds its full blocks",
+    tokens.SHORT: "a smaller cache.block_size (vLLM: --block-size) finds more of it",
+    tokens.UNDER_WAY: "a request that is sent after the first token of the earlier one finds it",
+    tokens.LAST: "a smaller cache.block_size (vLLM: --block-size) computes less with the newest "
+    "token",
+    tokens.PREEMPTED: "more blocks (cache.blocks; vLLM: --gpu-memory-utilization), fewer requests "
+    "at once (engine.max_num_seqs; vLLM: --max-num-seqs), or overflow=swap",
+}
+"""Settings that end a cause; those of evictions depend on the reuse distance."""
+
+
+FOUND = "found in the prefix cache"
+
+
+def facts(accounts: Accounts, request_id: str | None = None) -> dict[str, Any]:
+    """The account of a request, or of all, as a JSON object."""
+    account = accounts.of(request_id)
+    return {
+        "asked": account.asked,
+        "found": account.found,
+        "loaded": account.loaded,
+        "copied": account.copied,
+        "unserved": account.unserved,
+        "computed": {cause: account.computed[cause] for cause in CAUSES},
+        "evicted": [
+            {
+                "tokens": count,
+                "reuse_distance_blocks": eviction.distance_blocks,
+                "held_blocks": eviction.held_blocks,
+            }
+            for eviction, count in sorted(account.evicted.items(), key=lambda item: item[0][0])
+        ],
+        "pool_blocks": accounts.pool_blocks,
+        "block_tokens": accounts.block_tokens,
+        "sentences": [*lines(accounts, request_id)],
+    }
+
+
+def lines(accounts: Accounts, request_id: str | None = None) -> Iterator[str]:
+    """The account of a request, or of all: the tokens of each cause, and what ends it."""
+    account = accounts.of(request_id)
+    yield heading(account)
+    for count, line in sentences(accounts, account):
+        yield f"{count / account.tokens:8.1%}  {count:>11,}  {line}"
+    if request_id is None:
+        yield from remedies(accounts, account)
+
+
+def remedies(accounts: Accounts, account: Account) -> Iterator[str]:
+    """The settings that end the causes of an account, in the order of their tokens."""
+    for cause, _ in account.causes:
+        if cause == tokens.EVICTED:
+            yield f"{cause} no more: {_larger(accounts, account)}"
+        elif cause in REMEDIES:
+            yield f"{cause} no more: {REMEDIES[cause]}"
+
+
+def heading(account: Account) -> str:
+    """'Tokens: of 12,288 asked for, 8,192 were found in the prefix cache and 4,096 computed; …'."""
+    sources = [
+        (account.found, FOUND),
+        (account.loaded, "loaded from the host"),
+        (account.copied, "copied back from the host"),
+        (account.tokens - account.computed[tokens.OUTPUT], "computed"),
+        (account.unserved, "not computed before a preemption or an abort"),
+    ]
+    parts = [f"{count:,} {source}" for count, source in sources if count or source == FOUND]
+    return (
+        f"Tokens: of {account.asked:,} asked for, {words.join_words(parts)}; with outputs passes "
+        f"computed {account.tokens:,}:"
+    )
+
+
+def sentences(accounts: Accounts, account: Account) -> Iterator[tuple[int, str]]:
+    """The tokens of each cause, and a sentence on it."""
+    for cause, count in account.causes:
+        if cause == tokens.EVICTED:
+            yield count, f"{cause}: {_distances(accounts, account.evicted)}"
+        elif cause == tokens.SHORT:
+            yield count, f"{cause} of {words.plural(accounts.block_tokens, 'token')}: {CAUSES[cause]}"
+        else:
+            yield count, f"{cause}: {CAUSES[cause]}"
+
+
+def _distances(accounts: Accounts, evicted: "Counter[Eviction]") -> str:
+    """'reuse distance 13,400 blocks exceeds the pool's 6,656', and of those below the pool."""
+    pool = accounts.pool_blocks
+    beyond = [each.distance_blocks for each in evicted if each.held_blocks is None]
+    within = [each for each in evicted if each.held_blocks is not None]
+    parts = []
+    if beyond:
+        count = _count(evicted, within=False)
+        verb = "exceeds" if min(beyond) == max(beyond) else "exceed"
+        parts.append(f"reuse {_range('distance', beyond)} {verb} the pool's {pool:,}")
+    if within:
+        held = max(each.held_blocks or 0 for each in within)
+        distances = [each.distance_blocks for each in within]
+        of_these = f"of {_count(evicted, within=True):,} the" if beyond else "although its"
+        verb = "is" if min(distances) == max(distances) else "are"
+        parts.append(
+            f"{of_these} reuse {_range('distance', distances)} {verb} below the pool's {pool:,}: "
+            f"requests that ran held up to {held:,}"
+        )
+    return "; ".join(parts)
+
+
+def _count(evicted: "Counter[Eviction]", within: bool) -> int:
+    return sum(n for each, n in evicted.items() if (each.held_blocks is not None) == within)
+
+
+def _range(name: str, blocks: list[int]) -> str:
+    low, high = min(blocks), max(blocks)
+    return f"{name} {low:,} blocks" if low == high else f"{name}s of {low:,} to {high:,} blocks"
+
+
+def _larger(accounts: Accounts, account: Account) -> str:
+    """The size of a cache, or of a host tier, that keeps the blocks that were evicted."""
+    most = max(each.distance_blocks for each in account.evicted)
+    size = f" ({most * accounts.block_bytes / 2**30:.3g} GiB)" if accounts.block_bytes else ""
+    return (
+        f"a KV cache with room for {most:,} blocks{size} beside those of running requests "
+        "(cache.blocks; vLLM: --gpu-memory-utilization), or a host tier of that size "
+        "(overflow=native; vLLM: --kv-offloading-size)"
+    )
