@@ -29,7 +29,7 @@ MEANINGS = {
     NO_ROOM: "the first of the queue has no room in the cache",
     PREEMPTING: "a pass that preempts others admits nobody",
     FULL_BATCH: "as many requests run as may run (max_num_seqs)",
-    FULL_PASS: "passes have as many tokens as they may have (max_num_batched_tokens, chunk_tokens)",
+    FULL_PASS: "passes have too few tokens left (max_num_batched_tokens, chunk_tokens)",
     NOT_ADMITTED: "there is room: the policy takes others, or loads reserve blocks",
     NEVER: "the first of the queue needs more blocks than the cache has",
     LOAD_QUEUED: "its load waits for earlier copies",

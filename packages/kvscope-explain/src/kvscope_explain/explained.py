@@ -235,15 +235,17 @@ def _wait(wait: Wait) -> str:
 
 
 def _behind(wait: Wait) -> str:
-    return f"behind {names(list(wait.behind))}, which " if wait.behind else "as it "
+    return f"{_after(wait).rstrip()}, which " if wait.behind else "as it "
 
 
 def _after(wait: Wait) -> str:
+    if len(wait.behind) > MOST_NAMES:
+        return f"behind {words.plural(len(wait.behind), 'other request')} "
     return f"behind {names(list(wait.behind))} " if wait.behind else ""
 
 
 def _again(wait: Wait) -> str:
-    return f", {wait.again:.0%} of them computed again" if wait.again >= 0.005 else ""
+    return f" ({wait.again:.0%} of them computed again)" if wait.again >= 0.005 else ""
 
 
 def _no_room(wait: Wait) -> str:
@@ -264,7 +266,7 @@ _WAITS: dict[str, Callable[[Wait], str]] = {
     why.FULL_BATCH: lambda wait: f"while {wait.running:,} requests ran, which is max_num_seqs",
     why.PREEMPTING: lambda wait: f"{_after(wait)}in passes that preempted and so admitted nobody",
     why.FULL_PASS: lambda wait: (
-        f"{_after(wait)}while passes were full, of up to {wait.tokens:,} tokens{_again(wait)}"
+        f"{_after(wait)}while passes of up to {wait.tokens:,} tokens had too few left{_again(wait)}"
     ),
     why.NOT_ADMITTED: lambda wait: f"{_behind(wait)}had room and was not admitted",
     why.NEVER: _never,

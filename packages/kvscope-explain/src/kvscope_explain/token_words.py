@@ -88,7 +88,10 @@ def sentences(accounts: Accounts, account: Account) -> Iterator[tuple[int, str]]
         if cause == tokens.EVICTED:
             yield count, f"{cause}: {_distances(accounts, account.evicted)}"
         elif cause == tokens.SHORT:
-            yield count, f"{cause} of {words.plural(accounts.block_tokens, 'token')}: {CAUSES[cause]}"
+            yield (
+                count,
+                f"{cause} of {words.plural(accounts.block_tokens, 'token')}: {CAUSES[cause]}",
+            )
         else:
             yield count, f"{cause}: {CAUSES[cause]}"
 

@@ -247,6 +247,13 @@ def told(kind: str, /, **facts: Any) -> str:
             "2, 1, which had no room: 9 blocks needed, up to 8 free",
         ),
         (
+            told(
+                QUEUED, ahead=9, same_instant=0, waits=[replace(LACKS, behind=tuple("123456789"))]
+            ),
+            "queued behind 9 requests: 250 ms behind 9 other requests, which had no room: 9 blocks "
+            "needed, up to 8 free",
+        ),
+        (
             told(QUEUED, ahead=0, same_instant=0, waits=[Wait(why.FULL_BATCH, 0.5, running=64)]),
             "queued as the first: 500 ms while 64 requests ran, which is max_num_seqs",
         ),
@@ -257,8 +264,8 @@ def told(kind: str, /, **facts: Any) -> str:
                 same_instant=0,
                 waits=[Wait(why.FULL_PASS, 0.5, tokens=2048, again=0.25)],
             ),
-            "queued as the first: 500 ms while passes were full, of up to 2,048 tokens, 25% of "
-            "them computed again",
+            "queued as the first: 500 ms while passes of up to 2,048 tokens had too few left (25% of "
+            "them computed again)",
         ),
         (
             told(
