@@ -264,8 +264,8 @@ def told(kind: str, /, **facts: Any) -> str:
                 same_instant=0,
                 waits=[Wait(why.FULL_PASS, 0.5, tokens=2048, again=0.25)],
             ),
-            "queued as the first: 500 ms while passes of up to 2,048 tokens had too few left (25% of "
-            "them computed again)",
+            "queued as the first: 500 ms while passes of up to 2,048 tokens had too few left (25% "
+            "of them computed again)",
         ),
         (
             told(
