@@ -38,7 +38,7 @@ def config(dark: bool = False, background: str = "transparent") -> dict[str, Any
         "axisX": {"grid": False, "labelFlush": False},
         "axisY": {"domain": False, "ticks": False},
         "title": {
-            "anchor": "start", "frame": "group", "color": ink, "fontSize": 12, "offset": 8,
+            "anchor": "start", "frame": "bounds", "color": ink, "fontSize": 12, "offset": 8,
             "fontWeight": 600, "subtitleColor": quiet, "subtitleFontSize": 11,
         },
         "header": {

@@ -86,7 +86,7 @@ function showRun(run) {
   const head = made("tr", [made("th", "Request"), made("th", "Latency", { className: "number" }), made("th", "Preemptions", { className: "number" }), made("th", "Spent on")]);
   const table = made("table", [made("thead", head), made("tbody", requests.flatMap(({ rows }) => rows))]);
   lives.querySelector(".lives").replaceChildren(
-    made("p", `${run.summary}: ${run.parts.map(([cause, share]) => `${(100 * share).toFixed(1)} % ${cause}`).join(", ")}.`),
+    made("p", `${run.summary}: ${[...run.parts].sort((one, other) => other[1] - one[1]).map(([cause, share]) => `${(100 * share).toFixed(1)} % ${cause}`).join(", ")}.`),
     bar(run.parts),
     ...run.losses.flatMap(([heading, losses]) => [made("h3", heading), made("ol", losses.map(loss), { className: "findings" })]),
     made("h3", "The slowest requests"),

@@ -79,8 +79,13 @@ def lives() -> Lives:
     return lives_with()
 
 
-def lives_with(*loads: tuple[Any, ...], requests: Sequence[tuple[Any, ...]] = REQUESTS) -> Lives:
-    """The run, with these copies to the device by vLLM's offloading."""
+def lives_with(
+    *loads: tuple[Any, ...],
+    requests: Sequence[tuple[Any, ...]] = REQUESTS,
+    blocks: int = 4,
+    **limits: int,
+) -> Lives:
+    """The run, with these copies to the device by vLLM's offloading, and limits of the engine."""
     columns = [
         "request_id",
         "arrival_s",
@@ -118,8 +123,8 @@ def lives_with(*loads: tuple[Any, ...], requests: Sequence[tuple[Any, ...]] = RE
     copies = pd.DataFrame(loads, columns=[*COPY, "job", "ordered_s"]).assign(repeat=0)
     run = Records(
         Path("by-hand"),
-        facts=facts_of(engine={"block_size": 4, "kv_blocks_total": 4}, evidence=["passes"]),
-        settings={},
+        facts=facts_of(engine={"block_size": 4, "kv_blocks_total": blocks}, evidence=["passes"]),
+        settings={"engine": limits},
         requests=came.assign(repeat=0, preemptions=0, output_tokens=2),
         steps=steps.assign(repeat=0),
         batch=batch.assign(repeat=0, own_hit_tokens=0, loaded_tokens=0),
@@ -225,6 +230,20 @@ def test_a_wait_ends_with_the_load_that_was_ordered_in_it() -> None:
         "waits for the load of 1 block (0.00205 MB) from the host: 100 ms until earlier copies "
         "had ended, 400 ms for the copy, 300 ms until the scheduler learned of its end"
     )
+
+
+@pytest.mark.parametrize(
+    ("changed", "cause"),
+    [
+        ({"max_num_seqs": 2}, why.FULL_BATCH),
+        ({"max_num_batched_tokens": 2}, why.FULL_PASS),
+        ({"blocks": 6}, why.NOT_ADMITTED),
+    ],
+)
+def test_another_limit_is_another_cause(changed: dict[str, int], cause: str) -> None:
+    (wait, *_) = lives_with(**changed).of("D")
+    assert wait.causes[cause] >= 1.0  # in the first pass after it came, at least
+    assert wait.causes.get(why.NO_ROOM, 0.0) < 3.0
 
 
 def test_a_request_that_the_cache_cannot_hold_is_named() -> None:
