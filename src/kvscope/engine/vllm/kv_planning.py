@@ -30,6 +30,7 @@ from vllm.v1.worker.utils import (
 )
 
 from kvscope.base.errors import BadInput
+from kvscope.engine.vllm import model_types
 from kvscope.engine.vllm.arguments import engine_args
 from kvscope.engine.vllm.kv_groups import groups_of
 from kvscope.engine.vllm.ranks import Stage, stages
@@ -45,6 +46,9 @@ MOST_BLOCKS = 10_000_000
 
 NOT_IMPORTED = "failed to be inspected"
 """Words of vLLM's error for a model whose code it cannot import."""
+
+
+model_types.ask_no_processor()
 
 
 class NoRoom(BadInput):
@@ -191,6 +195,7 @@ def _too_few_states(config: VllmConfig, cache: KVCacheConfig) -> str | None:
 def _engine_config(directory: Path, name: str, arguments: Sequence[str]) -> VllmConfig:
     """vLLM's configuration for the arguments of its server."""
     try:
+        model_types.register(json.loads((directory / "config.json").read_text("utf-8")))
         made = engine_args(arguments, directory)
         return made.create_engine_config(UsageContext.OPENAI_API_SERVER)
     except BadInput:

@@ -45,13 +45,13 @@ class WithoutWorker(Executor):
 READS = frozenset(("item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__"))
 
 
-class ZerosRead(TorchFunctionMode):
-    """Within it, values that a model reads of tensors without storage while it is made are 0."""
+class OnesRead(TorchFunctionMode):
+    """Within it, values that a model reads of tensors without storage while it is made are 1."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of torch, on zeros where it would read what is not there."""
+        """Call a function of torch, on ones where it would read what is not there."""
         if args and getattr(func, "__name__", "") in READS and args[0].is_meta:
-            args = (torch.zeros(args[0].shape, dtype=args[0].dtype, device="cpu"), *args[1:])
+            args = (torch.ones(args[0].shape, dtype=args[0].dtype, device="cpu"), *args[1:])
         return func(*args, **(kwargs or {}))
 
 
@@ -65,7 +65,7 @@ def built(config: VllmConfig, model_config: ModelConfig | None = None) -> torch.
         set_current_vllm_config(config),
         set_default_torch_dtype(number_type),
         torch.device("meta"),
-        ZerosRead(),
+        OnesRead(),
     ):
         return initialize_model(vllm_config=config, model_config=model_config)
 

@@ -20,6 +20,14 @@ LENGTHS = (1024, 2048, 8192, 32768)
 LINKS = (13.0, 26.0, 52.0, 200.0)
 OTHER_HARDWARE = "a100-80gb"
 CPU_MEMORY = 40 * 2**30
+SHORT = {
+    "tp": "tensor_parallel_size",
+    "pp": "pipeline_parallel_size",
+    "dp": "data_parallel_size",
+    "dcp": "decode_context_parallel_size",
+}
+"""Short names of arguments of `vllm serve`."""
+
 PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
@@ -161,7 +169,7 @@ def _setting(word: str) -> tuple[str, str]:
     match = re.fullmatch(r"([a-z][a-z0-9_]*)=(.+)", word)
     if not match:
         raise BadInput(f"{word!r:.200} is no argument of `vllm serve` as in max_model_len=8192")
-    return match[1], match[2]
+    return SHORT.get(match[1], match[1]), match[2]
 
 
 def _argument(name: str, value: str) -> str:
