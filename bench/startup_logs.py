@@ -96,7 +96,7 @@ def question(row: Row, gpu: Gpu, count: int) -> Question:
         arguments.append(f"--speculative-config={json.dumps(drafts)}")
     memory = row.get("available_kv_cache_gib")
     memory_bytes = int(memory * GIB) if memory else None
-    return Question(row["model"], config, arguments, [1024], (), memory_bytes, gpu, count)
+    return Question(row["model"], config, arguments, [1024], False, memory_bytes, gpu, count)
 
 
 def _argument(name: str, value: Any) -> Iterator[str]:

@@ -40,7 +40,7 @@ def question(config: dict[str, Any], memory: float | None, *arguments: str) -> Q
     """A question about a server on H100s; `memory` is in bytes."""
     words = [f"--{word}" for word in arguments]
     return Question(
-        "asked", config, words, [1024], (), int(memory) if memory else None, gpu_of("h100"), 8
+        "asked", config, words, [1024], False, int(memory) if memory else None, gpu_of("h100"), 8
     )
 
 

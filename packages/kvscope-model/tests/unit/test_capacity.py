@@ -15,6 +15,7 @@ from kvscope_model.capacity.request import ANSWER, Answer, Variant
 from kvscope_model.hardware.files import names
 from kvscope_model.report.capacity import MEMORY, Capacity, Mix
 
+LATENT = "the latent of each token has no heads to divide: it"
 NO_ROOM = "the model needs 9 GiB. Give more --memory, or max_model_len=N."
 
 
@@ -99,7 +100,7 @@ def test_heads_that_several_ranks_keep_are_said(
 def test_a_latent_is_kept_by_every_rank() -> None:
     latent = replace(PLAN, groups=(replace(PLAN.groups[-1], kind="MLAAttention"),), longest=(9,))
     (sentence,) = capacity(latent, settings={"tensor_parallel_size": "8"}).differences()
-    assert "latent of each token is kept by each of the ranks" in sentence
+    assert sentence == f"{LATENT} is kept 8 times"
 
 
 def test_a_block_that_no_request_fills_is_never_hit() -> None:
@@ -122,12 +123,59 @@ def test_memory_of_a_rank_is_conserved() -> None:
     assert parts == rank.usable_bytes
 
 
-@pytest.mark.parametrize(("weights", "told"), [(60, ""), (95, "2 times"), (300, "4 times")])
-def test_weights_that_do_not_fit_say_how_many_gpus_would_do(weights: int, told: str) -> None:
+@pytest.mark.parametrize(
+    ("weights", "told"),
+    [
+        (60, ""),
+        (95, "take 95.0 GiB, all else about 10.0 GiB, and vLLM may use 100.0 GiB."),
+        (300, "take 300.0 GiB, and vLLM may use 100.0 GiB."),
+    ],
+)
+def test_weights_that_do_not_fit_say_what_there_is(weights: int, told: str) -> None:
     rank = RankMemory(100 * 2**30, weights * 2**30, 2**33, 2**31, 0, 0)
     short = Budget(gpu_of("h100"), None, [rank]).shortage()
-    assert told in short
+    assert short.endswith(told)
     assert bool(short) is bool(told)
+
+
+EMPTY = replace(PLAN, blocks=0, memory_bytes=0, capacity_tokens=0)
+RANKS = {"stated": False, "ranks": [dict.fromkeys(MEMORY, 2**37) | {"kv_bytes": -(2**30)}]}
+SHORT = "the weights of each GPU take 132.0 GiB, and vLLM may use 72.9 GiB."
+
+
+def test_a_server_without_room_holds_nothing_and_its_requests_have_their_bytes() -> None:
+    variants = [Variant("--gpus 2", 512, 7), Variant("quantization=fp8", 512, 3)]
+    asked = capacity(EMPTY, Mix(256, 256), refused=SHORT, memory=RANKS, variants=variants)
+    lines = [*asked.lines()]
+    assert f"It does not start: {SHORT}" in " ".join(lines)
+    assert [line.split() for line in lines if "KV cache" in line] == [["KV", "cache", "none"]]
+    (row,) = (line.split() for line in lines if line.startswith("512"))
+    assert row[1] == "0"
+    assert row[-2] != "0"
+    assert "First flag to change: quantization=fp8: 3 requests of 512 tokens" in " ".join(lines)
+    assert "Other flags: --gpus 2: 7 requests of 512 tokens at once" in " ".join(lines)
+    answer = asked.as_json()
+    assert (answer["starts"], answer["why_not"], answer["at_once"]["512"]) == (False, SHORT, 0)
+
+
+def test_a_server_that_no_flag_starts_is_told_so() -> None:
+    assert capacity(EMPTY, refused=SHORT, memory=RANKS).advice().startswith("none; take a smaller")
+
+
+@pytest.mark.parametrize(("ranks", "divided", "kept"), [(8, 1, 8), (8, 4, 2), (8, 8, 0)])
+def test_ranks_that_divide_tokens_keep_a_latent_less_often(
+    ranks: int, divided: int, kept: int
+) -> None:
+    settings = {"tensor_parallel_size": str(ranks), "decode_context_parallel_size": str(divided)}
+    latent = replace(PLAN, groups=(replace(PLAN.groups[-1], kind="MLAAttention"),), longest=(9,))
+    told = [*capacity(latent, settings=settings).kept_by_several()]
+    assert told == ([f"{LATENT} is kept {kept} times"] if kept else [])
+
+
+def test_memory_that_the_estimate_leaves_out_is_said() -> None:
+    told = " ".join(capacity(settings={"cpu_offload_gb": "10"}).differences())
+    assert "cpu_offload_gb is set: the estimate of the GPU's memory does not count" in told
+    assert not [*capacity(settings={"cpu_offload_gb": "0", "enable_lora": "false"}).differences()]
 
 
 def test_an_answer_is_the_same_after_a_round_trip() -> None:

@@ -11,7 +11,7 @@ from made_up_plans import PLAN
 from kvscope_model.capacity import request
 from kvscope_model.capacity.request import ANSWER, Answer, Question, ask
 
-QUESTION = Question("made-up", {"model_type": "x"}, [], [256], (), 2**20, None)
+QUESTION = Question("made-up", {"model_type": "x"}, [], [256], False, 2**20, None)
 
 
 @pytest.fixture

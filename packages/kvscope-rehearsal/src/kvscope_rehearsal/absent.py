@@ -9,10 +9,15 @@ import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Sequence
+from itertools import accumulate
 from types import ModuleType
 from typing import Any
 
-NAMES = ("torchvision", "tilelang", "deep_gemm", "cuda", "flashinfer")
+NAMES = (
+    *("torchvision", "tilelang", "deep_gemm", "cuda", "cutlass", "flashinfer"),
+    *("mistral_common", "timm", "torchaudio"),
+    "vllm.third_party.deep_gemm",
+)
 
 
 class _Meta(type):
@@ -70,7 +75,8 @@ class Finder:
 
     def find_spec(self, fullname: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
         """The spec of a module of an absent package; None for any other."""
-        if fullname.partition(".")[0] not in self.names:
+        parents = accumulate(fullname.split("."), lambda whole, part: f"{whole}.{part}")
+        if self.names.isdisjoint(parents):
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)  # type: ignore[arg-type]
 

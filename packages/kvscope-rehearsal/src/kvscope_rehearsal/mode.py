@@ -138,7 +138,8 @@ def _without_device(args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
         ):
             target = value
             continue
-        rest.append(value)
+        if value is not None:  # as a module's `to` has it for a number type that stays
+            rest.append(value)
     if len(rest) > 1 and isinstance(rest[1], bool):  # to(device, non_blocking)
         kwargs["non_blocking"] = rest.pop(1)
     return tuple(rest), kwargs, target

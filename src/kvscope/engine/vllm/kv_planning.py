@@ -4,27 +4,20 @@ vLLM's engine core starts as it does in a server, with an executor that has the 
 without weights, and a stated amount of memory. Its scheduler then says what a request holds.
 """
 
-import argparse
-import contextlib
-import io
 import json
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from pydantic import ValidationError
 from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
-from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.models import ModelRegistry
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
-from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.attention.backends.utils import get_supported_kv_cache_layouts
 from vllm.v1.core.kv_cache_utils import get_kv_cache_capacity
 from vllm.v1.engine.core import EngineCore
@@ -37,15 +30,16 @@ from vllm.v1.worker.utils import (
 )
 
 from kvscope.base.errors import BadInput
-from kvscope.base.reading import last_line
+from kvscope.engine.vllm import model_types
+from kvscope.engine.vllm.arguments import engine_args
 from kvscope.engine.vllm.kv_groups import groups_of
 from kvscope.engine.vllm.ranks import Stage, stages
+from kvscope.engine.vllm.reasons import reason
 from kvscope.engine.vllm.without_worker import WithoutWorker, attention_layers
 from kvscope.tables.kv_bytes import AttentionLayers, HeldBlocks, KvPlan, RankPlan
 
-ADVICE = " Try increasing `gpu_memory_utilization`"
-"""Where vLLM's advice begins in its error of too little memory."""
-
+TOO_LITTLE = "Try increasing `gpu_memory_utilization`"
+"""Words of vLLM's errors of too little memory."""
 
 MOST_BLOCKS = 10_000_000
 """vLLM's scheduler has an object for each block: of so many they take a gigabyte or two."""
@@ -53,7 +47,12 @@ MOST_BLOCKS = 10_000_000
 NOT_IMPORTED = "failed to be inspected"
 """Words of vLLM's error for a model whose code it cannot import."""
 
-LONGEST = 400  # characters of a reason: vLLM lists all models and methods that it knows
+
+model_types.ask_no_processor()
+
+
+class NoRoom(BadInput):
+    """The KV cache does not hold one request as long as the server allows: it does not start."""
 
 
 Memory = Callable[[VllmConfig, Sequence[Stage]], list[int]]
@@ -97,7 +96,7 @@ class PlanningExecutor(WithoutWorker):
             try:
                 prepare_kernel_block_sizes(cache, _by_backend(self.vllm_config, cache))
             except ValueError as error:
-                self.refused = _reason(error)
+                self.refused = reason(error)
 
     def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
         """Compute nothing: only the scheduler is asked."""
@@ -127,7 +126,8 @@ def plan(
 ) -> KvPlan:
     """vLLM's plan for the model whose config.json is in `directory`.
 
-    `arguments` are those of `vllm serve`. BadInput if vLLM refuses them or the model.
+    `arguments` are those of `vllm serve`. BadInput if vLLM refuses them or the model, NoRoom if the
+    memory is too little.
     """
     config = _engine_config(directory, name, arguments)
     executor = type("PlanningExecutor", (PlanningExecutor,), {"memory": staticmethod(memory)})
@@ -135,7 +135,9 @@ def plan(
         core = EngineCore(config, executor, log_stats=False)
     # vLLM's models raise whatever comes of a config.json that lacks a value, or has a wrong one.
     except Exception as error:
-        raise BadInput(f"{name}: vLLM cannot plan its KV cache: {_reason(error)}") from error
+        if TOO_LITTLE in str(error):
+            raise NoRoom(reason(error).replace("), (", "), ")) from error
+        raise BadInput(f"{name}: vLLM cannot plan its KV cache: {reason(error)}") from error
     cache: KVCacheConfig = core.scheduler.kv_cache_config
     if not cache.kv_cache_groups:
         raise BadInput(f"{name}: it has no KV cache, as vLLM plans it")
@@ -192,26 +194,17 @@ def _too_few_states(config: VllmConfig, cache: KVCacheConfig) -> str | None:
 
 def _engine_config(directory: Path, name: str, arguments: Sequence[str]) -> VllmConfig:
     """vLLM's configuration for the arguments of its server."""
-    parser = FlexibleArgumentParser(prog="vllm serve", add_help=False, exit_on_error=False)
-    EngineArgs.add_cli_args(parser)
-    output = io.StringIO()
     try:
-        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
-            parsed = parser.parse_args(list(arguments))
-        if parsed.kv_cache_memory_bytes is not None:
-            raise BadInput("kv_cache_memory_bytes is --memory here, as in --memory 4GiB")
-        parsed.model, parsed.load_format, parsed.skip_tokenizer_init = str(directory), "dummy", True
-        return EngineArgs.from_cli_args(parsed).create_engine_config(UsageContext.OPENAI_API_SERVER)
-    except (SystemExit, argparse.ArgumentError) as error:
-        reason = last_line(output.getvalue()).removeprefix("vllm serve: error: ") or str(error)
-        raise BadInput(f"vLLM refuses its arguments: {reason}") from error
+        model_types.register(json.loads((directory / "config.json").read_text("utf-8")))
+        made = engine_args(arguments, directory)
+        return made.create_engine_config(UsageContext.OPENAI_API_SERVER)
     except BadInput:
         raise
     # Of arguments that exclude each other, an unknown model, a feature that the platform lacks, and
     # whatever Transformers raises of a value.
     except Exception as error:
-        reason = (NOT_IMPORTED in str(error) and _not_importable(directory)) or _reason(error)
-        raise BadInput(f"{name}: vLLM refuses it: {reason}") from error
+        why = (NOT_IMPORTED in str(error) and _not_importable(directory)) or reason(error)
+        raise BadInput(f"{name}: vLLM refuses it: {why}") from error
 
 
 def _not_importable(directory: Path) -> str | None:
@@ -222,32 +215,8 @@ def _not_importable(directory: Path) -> str | None:
             if model := ModelRegistry.models.get(architecture):
                 model.load_model_cls()
         except ImportError as error:
-            return f"its code of {architecture} cannot be imported: {error}"
+            return f"its code of {architecture} cannot be imported: {reason(error)}"
     return None
-
-
-def _reason(error: Exception) -> str:
-    """An error in a line, without vLLM's advice. Of pydantic's complaints it is the first."""
-    if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        places = [str(place) for place in first["loc"]]
-        return _line(": ".join([*places, first["msg"].removeprefix("Value error, ")]))
-    text, _, advice = str(error).partition(ADVICE)
-    if advice:
-        return f"{_line(text)} Give more --memory, or max_model_len=N."
-    # Errors of these types say what is wrong in their first line.
-    if isinstance(error, ValueError | NotImplementedError | RuntimeError | OSError):
-        return _line(text.strip().partition("\n")[0]) or type(error).__name__
-    return f"{type(error).__name__}: {_line(text)}"
-
-
-def _line(text: str) -> str:
-    """Words in one line: whole sentences, as many as fit, without a long list at the end."""
-    line = " ".join(text.split())
-    if len(line) <= LONGEST:
-        return line
-    sentences, end, _ = line[:LONGEST].rpartition(". ")
-    return sentences + "." if end else textwrap.shorten(line, LONGEST, placeholder=" …")
 
 
 def _held(core: EngineCore, length: int, number: int) -> HeldBlocks | None:

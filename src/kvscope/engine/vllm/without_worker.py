@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from vllm.config import (
     ModelConfig,
     VllmConfig,
@@ -41,6 +42,19 @@ class WithoutWorker(Executor):
         return [None]
 
 
+READS = frozenset(("item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__"))
+
+
+class OnesRead(TorchFunctionMode):
+    """Within it, values that a model reads of tensors without storage while it is made are 1."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch, on ones where it would read what is not there."""
+        if args and getattr(func, "__name__", "") in READS and args[0].is_meta:
+            args = (torch.ones(args[0].shape, dtype=args[0].dtype, device="cpu"), *args[1:])
+        return func(*args, **(kwargs or {}))
+
+
 def built(config: VllmConfig, model_config: ModelConfig | None = None) -> torch.nn.Module:
     """The layers of the model, or of a draft model, as vLLM makes them, without weights.
 
@@ -51,6 +65,7 @@ def built(config: VllmConfig, model_config: ModelConfig | None = None) -> torch.
         set_current_vllm_config(config),
         set_default_torch_dtype(number_type),
         torch.device("meta"),
+        OnesRead(),
     ):
         return initialize_model(vllm_config=config, model_config=model_config)
 

@@ -53,18 +53,16 @@ class Budget:
         return [max(0, rank.kv_bytes) for rank in self.ranks]
 
     def shortage(self) -> str:
-        """Why nothing is left for a KV cache, and how many times the GPUs would do; '' if it is."""
+        """Why nothing is left for a KV cache; '' if it is stated, or if something is left."""
         fullest = min(self.ranks, key=lambda rank: rank.kv_bytes, default=None)
         if self.stated_bytes is not None or fullest is None or fullest.kv_bytes > 0:
             return ""
-        room = fullest.usable_bytes - fullest.activation_bytes - fullest.other_bytes
-        remedy = "a smaller or a quantized model, or another --gpu"
-        if room > 0:
-            times = 2 ** math.ceil(math.log2(fullest.weight_bytes / room))
-            remedy = f"{max(2, times)} times as many --gpus, or a quantized model"
+        weights, usable = fullest.weight_bytes / GIB, fullest.usable_bytes / GIB
+        rest = (fullest.activation_bytes + fullest.other_bytes) / GIB
+        beside = f", all else about {rest:,.1f} GiB" if weights < usable else ""
         return (
-            f"the weights of each take {fullest.weight_bytes / GIB:,.1f} GiB, and vLLM may use "
-            f"{fullest.usable_bytes / GIB:,.1f} GiB; take {remedy}"
+            f"the weights of each GPU take {weights:,.1f} GiB{beside}, and vLLM may use "
+            f"{usable:,.1f} GiB."
         )
 
     def as_json(self) -> dict[str, Any]:

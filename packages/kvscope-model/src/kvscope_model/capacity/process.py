@@ -4,23 +4,24 @@ It reads question.json in each directory and writes answer.json there. vLLM take
 the environment: the CPU's, or that of GPUs that are not there (`kvscope_rehearsal`).
 """
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kvscope.api.errors import BadInput
 from kvscope.api.files import files
 from kvscope.api.models import kv_bytes
-from kvscope_model.capacity import published
+from kvscope_model.capacity import published, variants
 from kvscope_model.capacity.gpus import Gpu
 from kvscope_model.capacity.memory import Budget
 from kvscope_model.capacity.request import ANSWER, Answer, Variant
 
-FITTED = "--max-model-len=auto"
-TOO_LITTLE = "--memory"  # in kvscope's sentence of a KV cache that holds no request
+LENGTH = "--max-model-len"
+AMPLE = 40 * 2**30  # bytes of a KV cache, to plan blocks where there is none
 
 
 def main(directories: Sequence[Path]) -> None:
@@ -67,51 +68,75 @@ class Planning:
         raise refusals[0]
 
     def _answer(self, attempt: published.Attempt) -> Answer:
-        refused = None
-        arguments = attempt.arguments
-        try:
-            plan, memory = self._plan(arguments, self.asked["lengths"])
-        except BadInput as error:
-            if TOO_LITTLE not in str(error):
-                raise
-            refused = str(error)
-            arguments = [word for word in arguments if not word.startswith("--max-model-len")]
-            arguments.append(FITTED)
-            try:
-                plan, memory = self._plan(arguments, self.asked["lengths"])
-            except BadInput:
-                raise error from None
-        variants = [*self._variants(arguments)]
-        return Answer(plan, memory, attempt.notes, refused, variants)
-
-    def _variants(self, arguments: list[str]) -> Iterator[Variant]:
-        """What the variants give requests of the longest length."""
-        length = max(self.asked["lengths"])
-        for setting in self.asked["variants"]:
-            name, _, value = setting.partition("=")
-            varied = [*arguments, f"--{name.replace('_', '-')}={value}"]
-            try:
-                plan, _memory = self._plan(varied, [length])
-            except BadInput:
-                continue
-            if held := plan.held[0]:
-                yield Variant(setting, length, plan.requests(held))
-
-    def _plan(
-        self, arguments: list[str], lengths: list[int]
-    ) -> tuple[kv_bytes.KvPlan, dict[str, Any]]:
         from kvscope.api.vllm import kv_planning
 
-        budget = Budget(self.gpu, self.asked["memory_bytes"])
-        name = self.asked["name"]
+        budget = self._budget()
         try:
-            plan = kv_planning.plan(self.directory, name, budget.of_ranks, lengths, arguments)
+            plan, refused = self._plan(attempt.arguments, budget), None
+        except kv_planning.NoRoom as error:
+            plan, refused = self._without_room(attempt.arguments, budget), str(error)
+            if not plan.blocks:
+                refused = budget.shortage() or refused
+        others = [*self._variants(attempt, plan, budget)] if self.asked["advise"] else []
+        return Answer(plan, budget.as_json(), attempt.notes, refused, others)
+
+    def _without_room(self, arguments: Sequence[str], budget: Budget) -> kv_bytes.KvPlan:
+        """The plan for the longest requests that fit; one without blocks if none does."""
+        from kvscope.api.vllm import kv_planning
+
+        fitted = [*(word for word in arguments if not word.startswith(LENGTH)), f"{LENGTH}=auto"]
+        with contextlib.suppress(kv_planning.NoRoom):
+            return self._plan(fitted, budget)
+        ample = Budget(None, self.gpu.memory_bytes if self.gpu else AMPLE)
+        try:
+            plan = self._plan(arguments, ample)
+        except kv_planning.NoRoom:
+            plan = self._plan(fitted, ample)
+        ranks = tuple(replace(rank, memory_bytes=0, blocks=0) for rank in plan.ranks)
+        return replace(
+            plan, memory_bytes=0, blocks=0, capacity_tokens=0, max_concurrency=0, ranks=ranks
+        )
+
+    def _variants(
+        self, attempt: published.Attempt, plan: kv_bytes.KvPlan, budget: Budget
+    ) -> Iterator[Variant]:
+        """Settings with which the server starts, and the requests of the longest length then."""
+        arguments = attempt.arguments
+        length = max((held.tokens for held in plan.held if held), default=0)
+        of_gpu = self.asked["memory_bytes"] is None
+        same = variants.flags(plan, arguments, self.asked["kv_heads"], of_gpu)
+        if budget.shortage():
+            same = variants.for_weights(plan, arguments, "quant" in str(attempt.config))
+        for candidate in same:
+            yield from self._variant(candidate, arguments, length)
+        least = max((rank.weight_bytes / rank.usable_bytes for rank in budget.ranks), default=0)
+        for candidate in variants.more_gpus(self.asked["gpus"], arguments, least if of_gpu else 99):
+            if planned := [*self._variant(candidate, arguments, length)]:
+                yield from planned
+                return
+
+    def _variant(
+        self, candidate: variants.Candidate, arguments: Sequence[str], length: int
+    ) -> Iterator[Variant]:
+        try:
+            plan = self._plan(candidate.arguments(arguments), self._budget(), [length])
         except BadInput:
-            if self.gpu and (short := budget.shortage()):
-                gpus = f"{self.asked['gpus']} × {self.gpu.name}"
-                raise BadInput(f"{name} does not start on {gpus}: {short}") from None
-            raise
-        return plan, budget.as_json()
+            return
+        if plan.refused is None and (held := plan.held[0]):
+            yield Variant(candidate.setting, length, plan.requests(held))
+
+    def _budget(self) -> Budget:
+        return Budget(self.gpu, self.asked["memory_bytes"])
+
+    def _plan(
+        self, arguments: Sequence[str], budget: Budget, lengths: Sequence[int] = ()
+    ) -> kv_bytes.KvPlan:
+        from kvscope.api.vllm import kv_planning
+
+        asked = lengths or self.asked["lengths"]
+        return kv_planning.plan(
+            self.directory, self.asked["name"], budget.of_ranks, asked, arguments
+        )
 
 
 if __name__ == "__main__":

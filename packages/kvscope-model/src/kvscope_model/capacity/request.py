@@ -19,6 +19,7 @@ from kvscope.api.files import files
 from kvscope.api.machine import machine, processes
 from kvscope.api.models import kv_bytes
 from kvscope_model.capacity.gpus import Gpu
+from kvscope_model.capacity.variants import MOST_TIMES
 
 PROCESS = "kvscope_model.capacity.process"
 SOURCES = ("kvscope_model", "kvscope_rehearsal", "kvscope.engine")  # of a plan
@@ -35,7 +36,7 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Question:
-    """A plan that is asked for, and its variants, each a setting of `vllm serve` that it lacks.
+    """A plan that is asked for; with `advise`, settings that give more room are planned, too.
 
     `memory_bytes` is what the KV cache of a rank has; None leaves it to the GPU. `gpu` is None for
     the plan of this machine's CPU.
@@ -45,10 +46,11 @@ class Question:
     config: Mapping[str, Any]
     arguments: Sequence[str]
     lengths: Sequence[int]
-    variants: Sequence[str]
+    advise: bool
     memory_bytes: int | None
     gpu: Gpu | None
     gpus: int = 1
+    kv_heads: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The question as the process reads it."""
@@ -59,7 +61,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Variant:
-    """A setting that the plan lacks, and the requests of `tokens` at once that it would give."""
+    """Another setting, with which the server starts, and the requests of `tokens` at once then."""
 
     setting: str
     tokens: int
@@ -71,7 +73,7 @@ class Answer:
     """vLLM's plan, where the memory of a rank goes, and what was left out to make the plan.
 
     `refused` is why a server with the arguments does not start; the plan is then for the longest
-    requests that fit.
+    requests that fit, and has no blocks if there is no memory for any.
     """
 
     plan: kv_bytes.KvPlan
@@ -139,7 +141,10 @@ def _given(answer: Mapping[str, Any]) -> Answer:
 
 def _answered(asked: Sequence[Mapping[str, Any]], question: Question) -> list[dict[str, Any]]:
     """Ask a new process; where it ends without an answer, that is the end of its log."""
-    with tempfile.TemporaryDirectory(prefix="kvscope-bytes-") as directory:
+    with (
+        processes.exit_on_signals(),
+        tempfile.TemporaryDirectory(prefix="kvscope-bytes-") as directory,
+    ):
         place = Path(directory)
         places = [place / str(n) for n in range(len(asked))]
         for own, one in zip(places, asked, strict=True):
@@ -184,7 +189,8 @@ def _with_gpus(
             "a plan for a GPU needs triton, which is not installed; run `make env`, or ask for the "
             "plan of this machine with --gpu cpu"
         )
-    gpus = Gpus(question.gpus, gpu.name, gpu.memory_bytes, gpu.capability, gpu.processors)
+    most = question.gpus * (MOST_TIMES if question.advise else 1)
+    gpus = Gpus(most, gpu.name, gpu.memory_bytes, gpu.capability, gpu.processors)
     make_node(directory, gpus, f"{installed[1].partition('+')[0]}+planned", PLANNED)
     # vLLM asks for FlashInfer's compiled kernels before it chooses its backends.
     return environment_of(directory, {**environment, "VLLM_HAS_FLASHINFER_CUBIN": "1"})

@@ -5,7 +5,6 @@ import json
 import math
 import re
 import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kvscope.api.commands import EXIT_DONE, argument, arguments, command, flag, path
@@ -21,7 +20,14 @@ LENGTHS = (1024, 2048, 8192, 32768)
 LINKS = (13.0, 26.0, 52.0, 200.0)
 OTHER_HARDWARE = "a100-80gb"
 CPU_MEMORY = 40 * 2**30
-VARIANTS = ("kv_cache_dtype=fp8", "gpu_memory_utilization=0.95")
+SHORT = {
+    "tp": "tensor_parallel_size",
+    "pp": "pipeline_parallel_size",
+    "dp": "data_parallel_size",
+    "dcp": "decode_context_parallel_size",
+}
+"""Short names of arguments of `vllm serve`."""
+
 PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
@@ -137,19 +143,18 @@ def _planned(given: argparse.Namespace) -> "tuple[Capacity, Losses]":
     settings = dict(map(_setting, given.vllm))
     require_vllm(computes=False)
     name, added, config = models.find(given.model, given.config_dir)
-    count = given.gpus or _ranks(settings)
-    if given.gpus and given.gpus > _ranks(settings):
-        settings.setdefault("tensor_parallel_size", str(given.gpus // _ranks(settings)))
+    count = _gpus(given.gpus, settings)
     asked = sorted({*given.tokens, *(tokens for mix in given.mix for tokens in mix.lengths)})
     question = Question(
         name=name,
         config=config,
         arguments=[*added, *(_argument(*item) for item in settings.items())],
         lengths=lengths(asked, models.longest(config)),
-        variants=[setting for setting in VARIANTS if setting.partition("=")[0] not in settings],
+        advise=True,
         memory_bytes=given.memory or (CPU_MEMORY if gpu is None else None),
         gpu=gpu,
         gpus=count,
+        kv_heads=models.kv_heads(config),
     )
     print(f"{name}: vLLM plans its KV cache", file=sys.stderr)
     answer = ask(question)
@@ -164,15 +169,26 @@ def _setting(word: str) -> tuple[str, str]:
     match = re.fullmatch(r"([a-z][a-z0-9_]*)=(.+)", word)
     if not match:
         raise BadInput(f"{word!r:.200} is no argument of `vllm serve` as in max_model_len=8192")
-    return match[1], match[2]
+    return SHORT.get(match[1], match[1]), match[2]
 
 
 def _argument(name: str, value: str) -> str:
     """A setting as `vllm serve` has it; true and false switch."""
     name = name.replace("_", "-")
-    return {"true": f"--{name}", "false": f"--no-{name}"}.get(value, f"--{name}={value}")
+    return {"true": f"--{name}", "false": f"--no-{name}"}.get(value.lower(), f"--{name}={value}")
 
 
-def _ranks(settings: Mapping[str, str]) -> int:
-    """GPUs that the settings ask for."""
-    return math.prod(int(settings[name]) for name in PARALLEL if settings.get(name, "").isdigit())
+def _gpus(asked: int | None, settings: dict[str, str]) -> int:
+    """GPUs of the server; those that the settings do not divide are tensor parallel ranks.
+
+    BadInput if the settings divide another number of GPUs than was asked for.
+    """
+    ranks = math.prod(int(settings[name]) for name in PARALLEL if settings.get(name, "").isdigit())
+    if asked is None or not ranks:
+        return max(1, ranks)
+    if asked % ranks or (asked > ranks and PARALLEL[0] in settings):
+        words = " ".join(f"{name}={settings[name]}" for name in PARALLEL if name in settings)
+        raise BadInput(f"--gpus is {asked} but {words} divide {ranks} GPUs")
+    if asked > ranks:
+        settings[PARALLEL[0]] = str(asked // ranks)
+    return asked

@@ -1,13 +1,13 @@
 """The capacity of a server on its GPUs: start, requests at once, memory, first flag to change."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from kvscope.api.models import kv_bytes
 from kvscope.api.tables import kv_plan
 from kvscope_model.capacity.gpus import Gpu
-from kvscope_model.capacity.request import Answer
+from kvscope_model.capacity.request import Answer, Variant
 from kvscope_model.report.text import aligned, bytes_words, wrapped
 
 AT_ONCE = (
@@ -22,6 +22,13 @@ MEMORY = {
     "kv_low_bytes": "  at least",
     "kv_high_bytes": "  at most",
 }
+NOT_COUNTED = {
+    "cpu_offload_gb": "the weights that it keeps on the host as free",
+    "enable_lora": "the memory of adapters",
+}
+"""Settings that change the memory of a GPU beside its KV cache."""
+
+OTHER_MODEL = "take a smaller or a quantized model, another --gpu, or more --gpus"
 LEAST_GAIN = 1.05  # what gives less is no advice
 
 
@@ -85,9 +92,12 @@ class Capacity:
         yield from wrapped(AT_ONCE)
         yield ""
         yield from aligned(self._memory_rows())
-        yield from wrapped(self.longest())
+        if self.plan.blocks:
+            yield from wrapped(self.longest())
         if advice := self.advice():
             yield from wrapped(f"First flag to change: {advice}")
+        if others := self.others():
+            yield from wrapped(f"Other flags: {others}")
 
     def _where(self) -> str:
         if self.gpu is None:
@@ -96,15 +106,27 @@ class Capacity:
 
     def start(self) -> str:
         """Whether the server starts, and the two numbers of its log."""
-        plan, refused = self.plan, self.answer.refused or self.plan.refused
-        log = (
+        plan = self.plan
+        if refused := self.why_not():
+            fitted = f" With max_model_len={plan.max_model_len} it has {self._log()}."
+            return f"It does not start: {refused}{fitted if self._fitted() else ''}"
+        return f"It starts: {self._log()}."
+
+    def why_not(self) -> str | None:
+        """Why the server does not start, in whole sentences; None if it does."""
+        refused = self.answer.refused or self.plan.refused
+        return refused and refused.rstrip(".") + "."
+
+    def _fitted(self) -> bool:
+        """True if the server does not start, and would with a shorter longest request."""
+        return bool(self.answer.refused and self.plan.blocks)
+
+    def _log(self) -> str:
+        plan = self.plan
+        return (
             f"{plan.blocks:,} blocks; it logs a KV cache of {plan.capacity_tokens:,} tokens and "
             f"{plan.max_concurrency:.2f} requests of {plan.max_model_len:,} at once"
         )
-        if refused and self.answer.refused:
-            fitted = f"max_model_len={plan.max_model_len}"
-            return f"It does not start: {refused} With {fitted} it has {log}."
-        return f"It does not start: {refused}" if refused else f"It starts: {log}."
 
     def differences(self) -> Iterator[str]:
         """Settings that vLLM has planned otherwise than they were asked for."""
@@ -117,15 +139,28 @@ class Capacity:
                     "bytes, and attention backends take certain sizes"
                 )
                 break
-        heads, ranks = self.kv_heads, int(self.settings.get("tensor_parallel_size") or 1)
-        if any("MLA" in group.kind for group in self.plan.groups) and ranks > 1:
-            yield "the latent of each token is kept by each of the ranks: it has no heads to divide"
-        elif heads and heads < ranks:
-            yield f"{heads} KV heads on {ranks} ranks: each is kept {ranks // heads} times"
+        yield from self.kept_by_several()
+        for name, what in NOT_COUNTED.items():
+            if self.settings.get(name, "false").lower() not in ("false", "0"):
+                yield f"{name} is set: the estimate of the GPU's memory does not count {what}"
         for name in ("max_num_batched_tokens", "max_num_seqs", "max_model_len"):
             wanted, planned = self.settings.get(name), getattr(self.plan, name)
             if wanted and wanted.isdigit() and int(wanted) != planned:
                 yield f"{name}={wanted} was asked for, {planned:,} is planned"
+
+    def kept_by_several(self) -> Iterator[str]:
+        """K and V that more ranks than one keep; decode-context-parallel ranks divide tokens."""
+        ranks, dividing = map(self._size, ("tensor_parallel_size", "decode_context_parallel_size"))
+        times = ranks // dividing
+        if any("MLA" in group.kind for group in self.plan.groups):
+            if times > 1:
+                yield f"the latent of each token has no heads to divide: it is kept {times} times"
+        elif self.kv_heads and ranks > self.kv_heads and times > self.kv_heads:
+            kept = times // self.kv_heads
+            yield f"{self.kv_heads} KV heads on {ranks} ranks: each is kept {kept} times"
+
+    def _size(self, name: str) -> int:
+        return int(self.settings.get(name) or 1)
 
     def never_hit(self) -> Iterator[str]:
         """Why the prefix cache can never be hit, where no request fills a block of a group."""
@@ -163,7 +198,7 @@ class Capacity:
         stages = [f"stage {n}" if len(ranks) > 1 else "" for n in range(len(ranks))]
         yield ["memory of a GPU", *stages]
         for key, words in MEMORY.items():
-            yield [f"  {words}", *(bytes_words(rank[key]) for rank in ranks)]
+            yield [f"  {words}", *(_room(rank[key]) for rank in ranks)]
 
     def longest(self) -> str:
         """The longest request, and the KV group that holds most of its blocks."""
@@ -179,14 +214,32 @@ class Capacity:
         """The flag that gives most, and what it gives; '' if none is worth it."""
         if self.plan.refused and self.answer.refused is None:
             return self.plan.refused.partition("give ")[2]
-        if self.answer.refused:
+        if self._fitted():
             return f"max_model_len={self.plan.max_model_len}, the longest that fits"
-        best = max(self.answer.variants, key=lambda variant: variant.requests, default=None)
-        if best is None or best.requests < LEAST_GAIN * (now := self.requests(best.tokens)):
-            return ""
+        best = self._worth()[:1]
+        if not best and not self.plan.blocks:
+            stated = self.answer.memory.get("stated")
+            return "none; " + ("give more --memory" if stated else OTHER_MODEL)
+        return "".join(self._gain(variant) for variant in best)
+
+    def others(self) -> str:
+        """The other flags that give more, and what they give."""
+        return "; ".join(map(self._gain, self._worth()[0 if self._fitted() else 1 :]))
+
+    def _worth(self) -> list[Variant]:
+        """Settings that give more requests, the most first; more GPUs are the last."""
+        worth = [
+            variant
+            for variant in self.answer.variants
+            if variant.requests >= max(1, LEAST_GAIN * self.requests(variant.tokens))
+        ]
+        return sorted(worth, key=lambda variant: (variant.setting[0] == "-", -variant.requests))
+
+    def _gain(self, variant: Variant) -> str:
+        now = self.requests(variant.tokens)
         return (
-            f"{best.setting}: {best.requests:,} requests of {best.tokens:,} tokens at once instead "
-            f"of {now:,}"
+            f"{variant.setting}: {variant.requests:,} requests of {variant.tokens:,} tokens at "
+            f"once" + (f" instead of {now:,}" if now else "")
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -194,8 +247,8 @@ class Capacity:
         return {
             "gpu": self.gpu.name if self.gpu else None,
             "gpus": self.gpus,
-            "starts": not (self.answer.refused or self.plan.refused),
-            "why_not": self.answer.refused or self.plan.refused,
+            "starts": self.why_not() is None,
+            "why_not": self.why_not(),
             "notes": [*self.answer.notes, *self.differences(), *self.never_hit()],
             "memory": self.answer.memory.get("ranks") or None,
             "at_once": {str(tokens): self.requests(tokens) for tokens in self.asked},
@@ -208,4 +261,9 @@ class Capacity:
                 for mix in self.mixes
             ],
             "first_flag": self.advice() or None,
+            "flags": [asdict(variant) for variant in self._worth()],
         }
+
+
+def _room(size: float) -> str:
+    return bytes_words(size) if size > 0 else "none"
