@@ -70,7 +70,7 @@ class Planning:
         refused = None
         arguments = attempt.arguments
         try:
-            plan, memory = self._plan(arguments, self.asked["lengths"])
+            plan, memory = self._plan(arguments, self.asked["lengths"], attempt.encoders)
         except BadInput as error:
             if TOO_LITTLE not in str(error):
                 raise
@@ -78,34 +78,36 @@ class Planning:
             arguments = [word for word in arguments if not word.startswith("--max-model-len")]
             arguments.append(FITTED)
             try:
-                plan, memory = self._plan(arguments, self.asked["lengths"])
+                plan, memory = self._plan(arguments, self.asked["lengths"], attempt.encoders)
             except BadInput:
                 raise error from None
-        variants = [*self._variants(arguments)]
+        variants = [*self._variants(arguments, attempt.encoders)]
         return Answer(plan, memory, attempt.notes, refused, variants)
 
-    def _variants(self, arguments: list[str]) -> Iterator[Variant]:
+    def _variants(self, arguments: list[str], encoders: bool) -> Iterator[Variant]:
         """What the variants give requests of the longest length."""
         length = max(self.asked["lengths"])
         for setting in self.asked["variants"]:
             name, _, value = setting.partition("=")
             varied = [*arguments, f"--{name.replace('_', '-')}={value}"]
             try:
-                plan, _memory = self._plan(varied, [length])
+                plan, _memory = self._plan(varied, [length], encoders)
             except BadInput:
                 continue
             if held := plan.held[0]:
                 yield Variant(setting, length, plan.requests(held))
 
     def _plan(
-        self, arguments: list[str], lengths: list[int]
+        self, arguments: list[str], lengths: list[int], encoders: bool
     ) -> tuple[kv_bytes.KvPlan, dict[str, Any]]:
         from kvscope.api.vllm import kv_planning
 
         budget = Budget(self.gpu, self.asked["memory_bytes"])
         name = self.asked["name"]
         try:
-            plan = kv_planning.plan(self.directory, name, budget.of_ranks, lengths, arguments)
+            plan = kv_planning.plan(
+                self.directory, name, budget.of_ranks, lengths, arguments, encoders
+            )
         except BadInput:
             if self.gpu and (short := budget.shortage()):
                 gpus = f"{self.asked['gpus']} × {self.gpu.name}"
