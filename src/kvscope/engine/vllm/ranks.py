@@ -18,12 +18,15 @@ from vllm.distributed import (
     init_distributed_environment,
     parallel_state,
 )
+from vllm.model_executor.layers.linear import ColumnParallelLinear, RowParallelLinear
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import KVCacheSpec
 
 from kvscope.engine.vllm.without_worker import built, kept_by_layers
 
 WITHOUT_MODEL = ("ngram", "ngram_gpu", "suffix")  # methods of speculative decoding
+DIVIDED = (ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding)
 FAKE = "fake"  # PyTorch's process group that exchanges nothing
 
 
@@ -39,6 +42,17 @@ class Stage:
         """Bytes of the weights of one rank as they are loaded, with the tables of positions."""
         kept = {id(p): p for m in self.models for p in (*m.parameters(), *m.buffers())}
         return sum(p.numel() * p.element_size() for p in kept.values())
+
+    def share(self, tensor_ranks: int) -> float:
+        """The share of a stage's weights that one of its ranks has: some, as of norms, all have."""
+        here = whole = 0
+        for module in (module for model in self.models for module in model.modules()):
+            divided = isinstance(module, DIVIDED) or hasattr(module, "global_num_experts")
+            for parameter in module.parameters(recurse=False):
+                size = parameter.numel() * parameter.element_size()
+                here += size
+                whole += size * (tensor_ranks if divided else 1)
+        return here / max(1, whole)
 
     @property
     def encoder_bytes(self) -> int:

@@ -15,6 +15,7 @@ from kvscope.api.errors import BadInput
 from kvscope.api.files import files
 from kvscope.api.models import kv_bytes
 from kvscope_model.capacity import published
+from kvscope_model.capacity.checkpoint import Checkpoint
 from kvscope_model.capacity.gpus import Gpu
 from kvscope_model.capacity.memory import Budget
 from kvscope_model.capacity.request import ANSWER, Answer, Variant
@@ -44,9 +45,12 @@ class Planning:
 
     directory: Path
     asked: dict[str, Any]
+    encoders: bool = False
 
     def __post_init__(self) -> None:
         self.gpu = Gpu.model_validate(self.asked["gpu"]) if self.asked["gpu"] else None
+        files = self.asked["checkpoint"]
+        self.checkpoint = Checkpoint(**files) if files else None
         if self.gpu:
             from kvscope.api.vllm import kv_planning  # vLLM is imported before operators are there
             from kvscope_rehearsal import planned
@@ -60,6 +64,7 @@ class Planning:
         refusals: list[BadInput] = []
         for attempt in published.attempts(config, self.asked["arguments"]):
             files.write_text(self.directory / "config.json", json.dumps(attempt.config))
+            self.encoders = attempt.encoders
             try:
                 return self._answer(attempt)
             except BadInput as error:
@@ -70,7 +75,7 @@ class Planning:
         refused = None
         arguments = attempt.arguments
         try:
-            plan, memory = self._plan(arguments, self.asked["lengths"], attempt.encoders)
+            plan, memory = self._plan(arguments, self.asked["lengths"])
         except BadInput as error:
             if TOO_LITTLE not in str(error):
                 raise
@@ -78,35 +83,38 @@ class Planning:
             arguments = [word for word in arguments if not word.startswith("--max-model-len")]
             arguments.append(FITTED)
             try:
-                plan, memory = self._plan(arguments, self.asked["lengths"], attempt.encoders)
+                plan, memory = self._plan(arguments, self.asked["lengths"])
             except BadInput:
                 raise error from None
-        variants = [*self._variants(arguments, attempt.encoders)]
-        return Answer(plan, memory, attempt.notes, refused, variants)
+        variants = [*self._variants(arguments)]
+        notes = [*attempt.notes, *memory.pop("notes")]
+        if attempt.encoders and not memory["encoder_bytes"]:
+            notes.append(published.WITHOUT_ENCODERS)
+        return Answer(plan, memory, notes, refused, variants)
 
-    def _variants(self, arguments: list[str], encoders: bool) -> Iterator[Variant]:
+    def _variants(self, arguments: list[str]) -> Iterator[Variant]:
         """What the variants give requests of the longest length."""
         length = max(self.asked["lengths"])
         for setting in self.asked["variants"]:
             name, _, value = setting.partition("=")
             varied = [*arguments, f"--{name.replace('_', '-')}={value}"]
             try:
-                plan, _memory = self._plan(varied, [length], encoders)
+                plan, _memory = self._plan(varied, [length])
             except BadInput:
                 continue
             if held := plan.held[0]:
                 yield Variant(setting, length, plan.requests(held))
 
     def _plan(
-        self, arguments: list[str], lengths: list[int], encoders: bool
+        self, arguments: list[str], lengths: list[int]
     ) -> tuple[kv_bytes.KvPlan, dict[str, Any]]:
         from kvscope.api.vllm import kv_planning
 
-        budget = Budget(self.gpu, self.asked["memory_bytes"])
+        budget = Budget(self.gpu, self.asked["memory_bytes"], checkpoint=self.checkpoint)
         name = self.asked["name"]
         try:
             plan = kv_planning.plan(
-                self.directory, name, budget.of_ranks, lengths, arguments, encoders
+                self.directory, name, budget.of_ranks, lengths, arguments, self.encoders
             )
         except BadInput:
             if self.gpu and (short := budget.shortage()):

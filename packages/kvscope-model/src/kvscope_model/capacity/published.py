@@ -7,6 +7,7 @@ from typing import Any
 MULTIMODAL = ("vision_config", "audio_config", "vit_config", "vision_encoder_config")
 WITH_PARTS = "ForConditionalGeneration"  # ends the names of classes that take more than text
 OWN_CODE = "auto_map"
+WITHOUT_ENCODERS = "vLLM cannot build the parts for images or sound here: weights are without them"
 QUANTIZATION = ("quantization_config", "compression_config")
 
 
@@ -49,8 +50,8 @@ def _text_alone(attempt: Attempt) -> Attempt:
     if not parts or any("language-model-only" in word for word in attempt.arguments):
         return attempt
     note = (
-        f"planned for text (language_model_only=true): the weights of {' and '.join(parts)} and "
-        "the tokens of images or sound are not counted"
+        f"planned for text (language_model_only=true) without {' and '.join(parts)}: the tokens of "
+        "images or sound are not counted"
     )
     arguments = [*attempt.arguments, "--language-model-only"]
     return Attempt(attempt.config, arguments, [*attempt.notes, note], encoders=True)
@@ -72,7 +73,8 @@ def _without_quantization(attempt: Attempt, names: Sequence[str]) -> Attempt:
         config = _without(config, key)
     note = (
         f"quantization {', '.join(dict.fromkeys(names))} left out, which vLLM cannot set up here: "
-        "the KV cache does not depend on it, weights are counted as unquantized"
+        "the KV cache does not depend on it; where the checkpoint's files are not there, weights "
+        "count as unquantized"
     )
     return replace(attempt, config=config, notes=[*attempt.notes, note])
 

@@ -18,6 +18,7 @@ from kvscope.api.errors import BadInput, CannotWrite
 from kvscope.api.files import files
 from kvscope.api.machine import machine, processes
 from kvscope.api.models import kv_bytes
+from kvscope_model.capacity.checkpoint import Checkpoint
 from kvscope_model.capacity.gpus import Gpu
 
 PROCESS = "kvscope_model.capacity.process"
@@ -38,7 +39,7 @@ class Question:
     """A plan that is asked for, and its variants, each a setting of `vllm serve` that it lacks.
 
     `memory_bytes` is what the KV cache of a rank has; None leaves it to the GPU. `gpu` is None for
-    the plan of this machine's CPU.
+    the plan of this machine's CPU. `checkpoint` has the weights, if its files are there.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Question:
     memory_bytes: int | None
     gpu: Gpu | None
     gpus: int = 1
+    checkpoint: Checkpoint | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The question as the process reads it."""

@@ -150,6 +150,7 @@ def _planned(given: argparse.Namespace) -> "tuple[Capacity, Losses]":
         memory_bytes=given.memory or (CPU_MEMORY if gpu is None else None),
         gpu=gpu,
         gpus=count,
+        checkpoint=models.checkpoint(given.model, config),
     )
     print(f"{name}: vLLM plans its KV cache", file=sys.stderr)
     answer = ask(question)
