@@ -1,19 +1,21 @@
 """How vLLM's plan without a GPU compares with what servers on GPUs logged when they started.
 
-    python bench/startup_logs.py [--only MODEL] [--write]
+    python bench/startup_logs.py [--only MODEL] [--write | --again]
 
 Plans the KV cache of each row of packages/kvscope-model/data/startup_logs.yaml that has an
 architecture, with the memory that the log gives, and prints the blocks or tokens of both. They are
 equal if the log's number is that of a memory which rounds to the logged one. Weights are compared,
-too. `--write` keeps the figures in
-bench/results/startup_logs.json.
+too, and the memory of the KV cache with its estimate, where GPU, weights and release are known:
+with the logged weights, and with the sampler of that release. `--write` keeps the figures in
+bench/results/startup_logs.json; `--again` estimates anew from the shapes in that file.
 """
 
 import argparse
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ import yaml
 
 from kvscope.base.errors import BadInput
 from kvscope_model.capacity.gpus import Gpu, gpus
+from kvscope_model.capacity.memory import RankMemory, rank
+from kvscope_model.capacity.profile import CURRENT, Release, Shape
 from kvscope_model.capacity.request import Answer, Question, ask_all
 
 DATA = Path("packages/kvscope-model/data")
@@ -52,20 +56,35 @@ NAMED = {
     "NVIDIA GH200 96GB": "gh200",
 }
 Row = dict[str, Any]
+OLDER_UTILIZATION = 0.9  # vLLM's default before 0.20
+# Releases whose profile differs, by the first that has it (0.8: the first with the V1 engine).
+# The sampler of the V1 model runner has logits in float32, probabilities and random numbers beside
+# the logits; before 0.17 also a sorted copy with its indices. CUDA graphs count since 0.21.
+RELEASES = {
+    (0, 29): CURRENT,
+    (0, 21): Release(14.5, 0),
+    (0, 17): Release(14.5, 0, counts_graphs=False),
+    (0, 11): Release(38, 0, counts_graphs=False),
+    (0, 8): Release(38, 0, keeps_workspaces=False, counts_graphs=False),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="models whose name has this")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--again", action="store_true", help="estimate anew, without plans")
     given = parser.parse_args()
     rows = yaml.safe_load((DATA / "startup_logs.yaml").read_text("utf-8"))
     chosen = [row for row in rows if given.only in row["model"] and "config" in row]
-    compared = [*comparisons(chosen)]
+    compared = json.loads(RESULTS.read_text("utf-8")) if given.again else [*comparisons(chosen)]
+    for one in compared:
+        if "estimate" in one:
+            one["kv_cache_gib"] = estimated(one["estimate"])
     for one in compared:
         print(json.dumps(one))
     print(summary(rows, compared))
-    if given.write:
+    if given.write or given.again:
         RESULTS.write_text(json.dumps(compared, indent=1) + "\n", "utf-8")
 
 
@@ -88,6 +107,8 @@ def question(row: Row, gpu: Gpu, count: int) -> Question:
     config = json.loads((DATA / "architectures" / f"{row['config']}.json").read_text("utf-8"))
     config.pop("_source", None)
     arguments = [word for name in ARGUMENTS if name in row for word in _argument(name, row[name])]
+    if "gpu_memory_utilization" not in row and _release(row) < (0, 20):
+        arguments.append(f"--gpu-memory-utilization={OLDER_UTILIZATION}")
     if "speculative_method" in row:
         drafts = {
             "method": row["speculative_method"],
@@ -130,8 +151,8 @@ def compared(row: Row, answer: Answer) -> Row:
     if "weights_gib" in row:
         planned = max(rank.weight_bytes for rank in plan.ranks) / GIB
         result["weights_gib"] = [row["weights_gib"], round(planned, 2)]
-    if "available_kv_cache_gib" in row and row.get("gpu") in NAMED and "weights_gib" in row:
-        result["kv_cache_gib"] = _estimate(row, answer)
+    if comparable(row):
+        result["estimate"] = _shapes(row, answer)
     if "available_kv_cache_gib" not in row:
         return result | {"state": "no memory"}
     blocks = Range(
@@ -153,12 +174,41 @@ def compared(row: Row, answer: Answer) -> Row:
     return result | {"state": "equal" if equal else "differs", "counted_by": equal[:1]}
 
 
-def _estimate(row: Row, answer: Answer) -> list[float]:
+def comparable(row: Row) -> bool:
+    """Whether a row has all that an estimate of its KV cache's memory needs."""
+    known = row.get("gpu") in NAMED and "weights_gib" in row and "available_kv_cache_gib" in row
+    return known and _release(row) >= min(RELEASES) and not row.get("fork")
+
+
+def _release(row: Row) -> tuple[int, int]:
+    found = re.match(r"(\d+)\.(\d+)", row.get("vllm", ""))
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _shapes(row: Row, answer: Answer) -> Row:
+    """What the estimate of a row follows from, beside the formula."""
+    release = max(first for first in RELEASES if first <= _release(row))
+    usable = answer.memory["ranks"][0]["usable_bytes"]
+    name = NAMED[row["gpu"]]
+    if "gpu_memory_gib" in row:
+        usable *= row["gpu_memory_gib"] / gpus()[name].memory_gib
+    return {
+        "gpu": name,
+        "usable_gib": round(usable / GIB, 3),
+        "logged": [row["weights_gib"], row["available_kv_cache_gib"]],
+        "release": asdict(RELEASES[release]),
+        "shape": answer.memory["shape"],
+    }
+
+
+def estimated(known: Row) -> list[float]:
     """Logged memory of the KV cache; estimated with the logged weights; its low and high end."""
-    rank = answer.memory["ranks"][0]
-    more = rank["weight_bytes"] / GIB - row["weights_gib"]
-    ends = [rank[key] / GIB + more for key in ("kv_bytes", "kv_low_bytes", "kv_high_bytes")]
-    return [row["available_kv_cache_gib"], *(round(end, 2) for end in ends)]
+    weights_gib, logged = known["logged"]
+    sizes = int(known["usable_gib"] * GIB), int(weights_gib * GIB)
+    shape, release = Shape(**known["shape"]), Release(**known["release"])
+    memory: RankMemory = rank(gpus()[known["gpu"]], *sizes, shape, release)
+    ends = memory.kv_bytes, memory.kv_low_bytes, memory.kv_high_bytes
+    return [logged, *(round(end / GIB, 2) for end in ends)]
 
 
 def _old_tokens(answer: Answer, blocks: float) -> int:
@@ -173,7 +223,12 @@ def summary(rows: list[Row], compared: list[Row]) -> str:
         states[one["state"]] += 1
     estimates = [one["kv_cache_gib"] for one in compared if "kv_cache_gib" in one]
     inside = sum(low <= logged <= high for logged, _, low, high in estimates)
-    print(f"KV memory within the estimate in {inside} of {len(estimates)} starts")
+    near = sum(abs(usual - logged) <= 0.03 * logged for logged, usual, _, _ in estimates)
+    narrow = sum(high - low <= 0.06 * logged for logged, _, low, high in estimates)
+    print(
+        f"KV memory of {len(estimates)} starts: {inside} within the estimate's range, {near} "
+        f"within 3 % of its usual value; {narrow} ranges are within 3 %"
+    )
     return f"{len(rows)} starts, {len(compared)} with an architecture: {dict(states)}"
 
 

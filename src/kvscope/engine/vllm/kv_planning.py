@@ -33,7 +33,7 @@ from kvscope.base.errors import BadInput
 from kvscope.engine.vllm import model_types
 from kvscope.engine.vllm.arguments import engine_args
 from kvscope.engine.vllm.kv_groups import groups_of
-from kvscope.engine.vllm.ranks import Stage, stages
+from kvscope.engine.vllm.ranks import Stage, encoders_of, stages
 from kvscope.engine.vllm.reasons import reason
 from kvscope.engine.vllm.without_worker import WithoutWorker, attention_layers
 from kvscope.tables.kv_bytes import AttentionLayers, HeldBlocks, KvPlan, RankPlan
@@ -60,13 +60,17 @@ Memory = Callable[[VllmConfig, Sequence[Stage]], list[int]]
 
 
 class PlanningExecutor(WithoutWorker):
-    """An executor with a model that has no storage; `memory` says what its KV cache has."""
+    """An executor with a model that has no storage; `memory` says what its KV cache has.
+
+    `encoders`: the model has its parts for images and sound, though the plan is for text.
+    """
 
     memory: ClassVar[Memory]
+    encoders: ClassVar[bool]
     refused: str | None = None  # why no backend of this platform takes such blocks
 
     def _init_executor(self) -> None:
-        self.stages = stages(self.vllm_config)
+        self.stages = stages(self.vllm_config, self.encoders)
         self.memory_bytes: list[int] = []
         self.caches: list[KVCacheConfig] = []
 
@@ -122,15 +126,22 @@ def stated(memory_bytes: int) -> Memory:
 
 
 def plan(
-    directory: Path, name: str, memory: Memory, lengths: Iterable[int], arguments: Sequence[str]
+    directory: Path,
+    name: str,
+    memory: Memory,
+    lengths: Iterable[int],
+    arguments: Sequence[str],
+    encoders: bool = False,
 ) -> KvPlan:
     """vLLM's plan for the model whose config.json is in `directory`.
 
-    `arguments` are those of `vllm serve`. BadInput if vLLM refuses them or the model, NoRoom if the
-    memory is too little.
+    `arguments` are those of `vllm serve`. With `encoders`, weights are also those of the parts that
+    `--language-model-only` leaves out. BadInput if vLLM refuses the arguments or the model, NoRoom
+    if the memory is too little.
     """
     config = _engine_config(directory, name, arguments)
-    executor = type("PlanningExecutor", (PlanningExecutor,), {"memory": staticmethod(memory)})
+    members = {"memory": staticmethod(memory), "encoders": encoders}
+    executor = type("PlanningExecutor", (PlanningExecutor,), members)
     try:
         core = EngineCore(config, executor, log_stats=False)
     # vLLM's models raise whatever comes of a config.json that lacks a value, or has a wrong one.
@@ -269,7 +280,8 @@ def _weights(model: torch.nn.Module) -> int:
 
     Their number is that of the layer's shape, since quantized weights are packed.
     """
-    return sum(map(_weights_of, model.modules()))
+    encoders = {part for whole in encoders_of(model).values() for part in whole.modules()}
+    return sum(_weights_of(part) for part in model.modules() if part not in encoders)
 
 
 def _weights_of(module: torch.nn.Module) -> int:

@@ -18,12 +18,15 @@ from vllm.distributed import (
     init_distributed_environment,
     parallel_state,
 )
+from vllm.model_executor.layers.linear import ColumnParallelLinear, RowParallelLinear
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import KVCacheSpec
 
 from kvscope.engine.vllm.without_worker import built, kept_by_layers
 
 WITHOUT_MODEL = ("ngram", "ngram_gpu", "suffix")  # methods of speculative decoding
+DIVIDED = (ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding)
 FAKE = "fake"  # PyTorch's process group that exchanges nothing
 
 
@@ -36,15 +39,40 @@ class Stage:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the weights of one rank, as they are loaded."""
-        kept = {id(p): p for model in self.models for p in model.parameters()}
+        """Bytes of the weights of one rank as they are loaded, with the tables of positions."""
+        kept = {id(p): p for m in self.models for p in (*m.parameters(), *m.buffers())}
+        return sum(p.numel() * p.element_size() for p in kept.values())
+
+    def share(self, tensor_ranks: int) -> float:
+        """The share of a stage's weights that one of its ranks has: some, as of norms, all have."""
+        here = whole = 0
+        for module in (module for model in self.models for module in model.modules()):
+            divided = isinstance(module, DIVIDED) or hasattr(module, "global_num_experts")
+            for parameter in module.parameters(recurse=False):
+                size = parameter.numel() * parameter.element_size()
+                here += size
+                whole += size * (tensor_ranks if divided else 1)
+        return here / max(1, whole)
+
+    @property
+    def encoder_bytes(self) -> int:
+        """Bytes of the weights for images and sound among them."""
+        encoders = (part for model in self.models for part in encoders_of(model).values())
+        kept = {id(p): p for part in encoders for p in (*part.parameters(), *part.buffers())}
         return sum(p.numel() * p.element_size() for p in kept.values())
 
 
-def stages(config: VllmConfig) -> list[Stage]:
+def encoders_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
+    """The parts of a model for images and sound, by their names, as vLLM marks them."""
+    names = getattr(model, "_tower_model_names", None) or ()
+    return {name: model.get_submodule(name) for name in names}
+
+
+def stages(config: VllmConfig, encoders: bool = False) -> list[Stage]:
     """The pipeline stages of a server, each with its draft model; sets the platform's block size.
 
-    The configuration then has the layers of all stages.
+    The configuration then has the layers of all stages. `encoders` builds also the parts for images
+    and sound that a configuration for text leaves out, where vLLM can build them.
     """
     parallel = config.parallel_config
     every: dict[str, Any] = {}
@@ -53,7 +81,7 @@ def stages(config: VllmConfig) -> list[Stage]:
         context = config.compilation_config.static_forward_context
         context.clear()
         _join(config, number * parallel.tensor_parallel_size)
-        models = tuple(_models(config))
+        models = tuple(_models(config, encoders))
         current_platform.update_block_size_for_backend(config)
         made.append(Stage(models, kept_by_layers(config)))
         every |= context
@@ -61,14 +89,30 @@ def stages(config: VllmConfig) -> list[Stage]:
     return made
 
 
-def _models(config: VllmConfig) -> list[torch.nn.Module]:
+def _models(config: VllmConfig, encoders: bool) -> list[torch.nn.Module]:
     """The model, and the draft model of speculative decoding if it has layers of its own."""
     drafts = config.speculative_config
     own = drafts.draft_model_config if drafts and drafts.method not in WITHOUT_MODEL else None
-    models = [built(config)]
+    models = [(encoders and _with_encoders(config)) or built(config)]
     if own is not None and own is not config.model_config:
         models.append(built(_draft_config(config), own))
     return models
+
+
+def _with_encoders(config: VllmConfig) -> torch.nn.Module | None:
+    """The model with its parts for images and sound; None where vLLM cannot build these."""
+    parts: Any = config.model_config.multimodal_config
+    if parts is None:
+        return None
+    parts.language_model_only = False
+    try:
+        return built(config)
+    # Encoders raise whatever comes of a config.json that lacks their sizes.
+    except Exception:
+        config.compilation_config.static_forward_context.clear()
+        return None
+    finally:
+        parts.language_model_only = True
 
 
 def _draft_config(config: VllmConfig) -> VllmConfig:

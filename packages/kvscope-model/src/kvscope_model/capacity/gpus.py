@@ -13,10 +13,18 @@ from kvscope.api.settings import complaints, documents, fields
 FILE = Path(__file__).with_name("gpus.yaml")
 CPU = "cpu"
 """In the place of a GPU's name: vLLM's own platform, which is this machine's."""
+WITHOUT = {
+    "v100": "vLLM's releases are built for compute capability 7.5 and above, and a V100 has 7.0",
+    "mi": "its maker is AMD, and plans are those of vLLM's CUDA platform",
+}
+"""GPUs that plans cannot be for, by how their names begin, and why."""
 
 
 class Gpu(fields.Part):
-    """A GPU. `hardware` names the speeds of `kvscope_model.hardware`, where they are known."""
+    """A GPU. `hardware` names the speeds of `kvscope_model.hardware`, where they are known.
+
+    The memory of a `unified` GPU is the host's.
+    """
 
     name: str
     memory_gib: Annotated[fields.Real, Field(gt=0)]
@@ -24,6 +32,7 @@ class Gpu(fields.Part):
     minor: Annotated[int, Field(ge=0)]
     processors: fields.Count
     hardware: str | None = None
+    unified: bool = False
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -51,6 +60,9 @@ def gpu_of(name: str) -> Gpu:
     """The GPU of a name; BadInput with a suggestion if there is none."""
     known = gpus()
     wanted = name.lower().replace("_", "-").removeprefix("nvidia-")
+    for beginning, why in WITHOUT.items():
+        if wanted.removeprefix("tesla-").startswith(beginning):
+            raise BadInput(f"--gpu is {name!r:.60}, but {why}; choose one of {', '.join(known)}")
     if wanted not in known:
         raise BadInput(
             f"--gpu is {name!r:.60}{complaints.suggestion(wanted, known)} but must be one of "

@@ -1,8 +1,8 @@
 """The memory of a GPU that is left for its KV cache: an estimate of what vLLM measures.
 
 vLLM gives the KV cache what is left of `gpu_memory_utilization` of the memory after weights, the
-peak of a pass with `max_num_batched_tokens` tokens, CUDA's context and libraries, and, since 0.21,
-its CUDA graphs (`vllm/v1/worker/gpu_worker.py`, `determine_available_memory`).
+peak of its profile run, CUDA's context and libraries, and, since 0.21, its CUDA graphs
+(`vllm/v1/worker/gpu_worker.py`, `determine_available_memory`).
 """
 
 import math
@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from kvscope_model.capacity.checkpoint import Checkpoint
 from kvscope_model.capacity.gpus import Gpu
+from kvscope_model.capacity.profile import CURRENT, Release, Shape
 
 GIB = 2**30
 
@@ -23,34 +25,69 @@ class Estimate:
     low: float
     high: float
 
+    def __add__(self, other: "Estimate") -> "Estimate":
+        ends = ("usual", "low", "high")
+        return Estimate(*(getattr(self, end) + getattr(other, end) for end in ends))
 
-# Of the starts in packages/kvscope-model/data/startup_logs.yaml by vLLM 0.20 and later.
-ACTIVATIONS = Estimate(1.2, 0.9, 1.9)  # times the activations of the largest layer
-CONTEXT_GIB = Estimate(0.4, 0.2, 0.6)  # CUDA's context and libraries
-TWO_RANKS_GIB = Estimate(0.3, 0.1, 0.6)  # buffers of NCCL and of all-reduce
-MORE_RANKS_GIB = Estimate(1.9, 1.5, 2.9)
-GRAPHS_GIB = Estimate(0.5, 0.1, 2.0)  # CUDA graphs as estimated before their capture
-LOGIT_BYTES = 6  # of a request and a vocabulary entry: in the model's number type and in float32
+    def __mul__(self, times: float) -> "Estimate":
+        return Estimate(self.usual * times, self.low * times, self.high * times)
+
+
+# Of the starts in packages/kvscope-model/data/startup_logs.yaml.
+ACTIVATIONS = Estimate(1, 0.85, 1.2)  # times the peak that follows from the shapes
+CONTEXT_GIB = Estimate(0.3, 0.15, 0.5)  # libraries, and kernels that are loaded as they run
+# Buffers of NCCL and of all-reduce; with NVLink SHARP, symmetric memory too.
+LINKS_GIB = Estimate(0.3, 0.05, 0.8)
+SHARP_LINKS_GIB = Estimate(1.85, 1.5, 2.5)
+SHARP = (9, 10)  # compute capabilities of the GPUs that have it
+# CUDA graphs as estimated before their capture: those of a layer, and of 51 batch sizes.
+GRAPHS_GIB = Estimate(0.35, 0.1, 0.7)
+LAYER_GRAPHS_GIB = Estimate(0.016, 0.008, 0.03)
+BATCH_SIZES = 51
+# The host uses the memory of a GPU that has none of its own, and the cache of files grows in it.
+UNIFIED_GIB = Estimate(0, -2, 4)
 
 
 @dataclass
 class Budget:
-    """The memory of a rank of each pipeline stage; `stated_bytes` is of the KV cache, if known."""
+    """The memory of a rank of each pipeline stage; `stated_bytes` is of the KV cache, if known.
+
+    `checkpoint` has the weights, if its files are there. `notes` say where they are from.
+    """
 
     gpu: Gpu | None
     stated_bytes: int | None
     ranks: list["RankMemory"] = field(default_factory=list)
+    checkpoint: Checkpoint | None = None
+    shape: Shape | None = None
+    encoder_bytes: int = 0
+    notes: list[str] = field(default_factory=list)
 
     def of_ranks(self, config: Any, stages: Sequence[Any]) -> list[int]:
         """Bytes of the KV cache of a rank of each stage, for vLLM's configuration."""
+        self.encoder_bytes = sum(stage.encoder_bytes for stage in stages)
         if self.gpu is not None:
             share = config.cache_config.gpu_memory_utilization
             usable = math.ceil(self.gpu.memory_bytes * share)
-            shape = Shape.of(config)
-            self.ranks = [shape.rank(usable, stage.weight_bytes) for stage in stages]
+            self.shape = Shape.of(config, self.encoder_bytes > 0)
+            weights = self._weights(stages, self.shape)
+            self.ranks = [rank(self.gpu, usable, each, self.shape) for each in weights]
         if self.stated_bytes is not None:
             return [self.stated_bytes] * len(stages)
         return [max(0, rank.kv_bytes) for rank in self.ranks]
+
+    def _weights(self, stages: Sequence[Any], shape: Shape) -> list[int]:
+        """Bytes of the weights of a rank of each stage, of the checkpoint or of the layers."""
+        counted = [stage.weight_bytes for stage in stages]
+        if (files := self.checkpoint) is None:
+            return counted
+        shares = [stage.share(shape.tensor_ranks) for stage in stages]
+        whole = sum(each / share for each, share in zip(counted, shares, strict=True))
+        self.notes = [files.note(shape.number_bytes, int(whole))]
+        if files.damaged:
+            return counted
+        scale = files.weight_bytes(shape.number_bytes) / whole
+        return [int(each * scale) for each in counted]
 
     def shortage(self) -> str:
         """Why nothing is left for a KV cache; '' if it is stated, or if something is left."""
@@ -68,7 +105,14 @@ class Budget:
     def as_json(self) -> dict[str, Any]:
         """The memory of each rank, where the GPU is known, and whether the KV cache's is stated."""
         ranks = [asdict(rank) | {"kv_bytes": rank.kv_bytes} for rank in self.ranks]
-        return {"stated": self.stated_bytes is not None, "ranks": ranks}
+        shape = asdict(self.shape) if self.shape else None
+        return {
+            "stated": self.stated_bytes is not None,
+            "ranks": ranks,
+            "shape": shape,
+            "encoder_bytes": self.encoder_bytes,
+            "notes": self.notes,
+        }
 
 
 @dataclass(frozen=True)
@@ -91,64 +135,31 @@ class RankMemory:
         return self.usable_bytes - self.weight_bytes - self.activation_bytes - self.other_bytes
 
 
-@dataclass(frozen=True)
-class Shape:
-    """What the peak of a pass depends on, of one rank."""
+def rank(
+    gpu: Gpu, usable_bytes: int, weight_bytes: int, shape: Shape, release: Release = CURRENT
+) -> RankMemory:
+    """The memory of a rank with these weights."""
+    activations = ACTIVATIONS * shape.activation_bytes(release)
+    others = _others(gpu, shape, release) * GIB
+    left = usable_bytes - weight_bytes
+    return RankMemory(
+        usable_bytes,
+        weight_bytes,
+        int(activations.usual),
+        int(others.usual),
+        left - int(activations.high + others.high),
+        left - int(activations.low + others.low),
+    )
 
-    tokens: int
-    requests: int
-    hidden: int
-    inner: int
-    vocabulary: int
-    number_bytes: int
-    tensor_ranks: int
-    graphs: bool
 
-    @staticmethod
-    def of(config: Any) -> "Shape":
-        """The shape of vLLM's configuration."""
-        text = config.model_config.hf_text_config
-        ranks = config.parallel_config.tensor_parallel_size
-        hidden = int(config.model_config.get_hidden_size())
-        experts = getattr(text, "num_experts_per_tok", None) or getattr(text, "top_k_experts", None)
-        inner = getattr(text, "intermediate_size", None) or 4 * hidden
-        if isinstance(experts, int):
-            expert_inner = getattr(text, "moe_intermediate_size", None) or inner
-            inner = max(experts * int(expert_inner), experts * hidden * ranks // 2)
-        graphs = config.compilation_config.cudagraph_mode
-        return Shape(
-            config.scheduler_config.max_num_batched_tokens,
-            config.scheduler_config.max_num_seqs,
-            hidden,
-            int(inner) if isinstance(inner, int) else 4 * hidden,
-            int(config.model_config.get_vocab_size()),
-            config.model_config.dtype.itemsize,
-            ranks,
-            bool(graphs) and not config.model_config.enforce_eager,
-        )
-
-    def rank(self, usable_bytes: int, weight_bytes: int) -> RankMemory:
-        """The memory of a rank with these weights."""
-        usual, low, high = (self._spent(end) for end in ("usual", "low", "high"))
-        left = usable_bytes - weight_bytes
-        return RankMemory(usable_bytes, weight_bytes, *usual, left - sum(high), left - sum(low))
-
-    def _spent(self, end: str) -> tuple[int, int]:
-        """Bytes of activations, and of everything else, at an end of the estimates."""
-        others = [CONTEXT_GIB]
-        if self.tensor_ranks > 1:
-            others.append(TWO_RANKS_GIB if self.tensor_ranks == 2 else MORE_RANKS_GIB)
-        if self.graphs:
-            others.append(GRAPHS_GIB)
-        other_bytes = int(sum(getattr(part, end) for part in others) * GIB)
-        return int(self.activation_bytes() * getattr(ACTIVATIONS, end)), other_bytes
-
-    def activation_bytes(self) -> int:
-        """The peak of a pass: a layer's activations, or the logits if these take more.
-
-        A layer holds its input, residual and output, and of a gated feed-forward part the two
-        projections and their product.
-        """
-        inner = 3 * self.inner // self.tensor_ranks
-        layer = self.tokens * self.number_bytes * (4 * self.hidden + inner)
-        return max(layer, self.requests * self.vocabulary * LOGIT_BYTES)
+def _others(gpu: Gpu, shape: Shape, release: Release) -> Estimate:
+    """GiB of everything else."""
+    total = CONTEXT_GIB
+    if shape.tensor_ranks > 1:
+        total += SHARP_LINKS_GIB if gpu.major in SHARP else LINKS_GIB
+    if shape.graphs and release.counts_graphs:
+        layers = LAYER_GRAPHS_GIB * (shape.layers / shape.stages)
+        total += (GRAPHS_GIB + layers) * (shape.graphs / BATCH_SIZES)
+    if gpu.unified:
+        total += UNIFIED_GIB
+    return total

@@ -12,6 +12,7 @@ from kvscope.api.composition import composition
 from kvscope.api.errors import BadInput
 from kvscope.api.models import Model
 from kvscope.api.settings import complaints
+from kvscope_model.capacity.checkpoint import Checkpoint, beside
 
 LONGEST = 2**15  # tokens of a request, where a configuration does not say it
 
@@ -35,6 +36,12 @@ def find(word: str, config_dir: Path) -> Found:
         f"{config_dir}/model{complaints.suggestion(word, names)} ({', '.join(names)}), and no "
         f"model whose config.json is in {_hub()}"
     )
+
+
+def checkpoint(word: str, config: Mapping[str, Any]) -> Checkpoint | None:
+    """The weights beside the config.json that a word names; None if there are none."""
+    file = _file(word)
+    return beside(file.parent, config) if file and file.name == "config.json" else None
 
 
 def kv_heads(config: Mapping[str, Any]) -> int | None:

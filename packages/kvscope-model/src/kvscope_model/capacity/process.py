@@ -16,6 +16,7 @@ from kvscope.api.errors import BadInput
 from kvscope.api.files import files
 from kvscope.api.models import kv_bytes
 from kvscope_model.capacity import published, variants
+from kvscope_model.capacity.checkpoint import Checkpoint
 from kvscope_model.capacity.gpus import Gpu
 from kvscope_model.capacity.memory import Budget
 from kvscope_model.capacity.request import ANSWER, Answer, Variant
@@ -45,9 +46,12 @@ class Planning:
 
     directory: Path
     asked: dict[str, Any]
+    encoders: bool = False
 
     def __post_init__(self) -> None:
         self.gpu = Gpu.model_validate(self.asked["gpu"]) if self.asked["gpu"] else None
+        files = self.asked["checkpoint"]
+        self.checkpoint = Checkpoint(**files) if files else None
         if self.gpu:
             from kvscope.api.vllm import kv_planning  # vLLM is imported before operators are there
             from kvscope_rehearsal import planned
@@ -61,6 +65,7 @@ class Planning:
         refusals: list[BadInput] = []
         for attempt in published.attempts(config, self.asked["arguments"]):
             files.write_text(self.directory / "config.json", json.dumps(attempt.config))
+            self.encoders = attempt.encoders
             try:
                 return self._answer(attempt)
             except BadInput as error:
@@ -78,7 +83,11 @@ class Planning:
             if not plan.blocks:
                 refused = budget.shortage() or refused
         others = [*self._variants(attempt, plan, budget)] if self.asked["advise"] else []
-        return Answer(plan, budget.as_json(), attempt.notes, refused, others)
+        memory = budget.as_json()
+        notes = [*attempt.notes, *memory.pop("notes")]
+        if attempt.encoders and not memory["encoder_bytes"]:
+            notes.append(published.WITHOUT_ENCODERS)
+        return Answer(plan, memory, notes, refused, others)
 
     def _without_room(self, arguments: Sequence[str], budget: Budget) -> kv_bytes.KvPlan:
         """The plan for the longest requests that fit; one without blocks if none does."""
@@ -126,7 +135,7 @@ class Planning:
             yield Variant(candidate.setting, length, plan.requests(held))
 
     def _budget(self) -> Budget:
-        return Budget(self.gpu, self.asked["memory_bytes"])
+        return Budget(self.gpu, self.asked["memory_bytes"], checkpoint=self.checkpoint)
 
     def _plan(
         self, arguments: Sequence[str], budget: Budget, lengths: Sequence[int] = ()
@@ -135,7 +144,7 @@ class Planning:
 
         asked = lengths or self.asked["lengths"]
         return kv_planning.plan(
-            self.directory, self.asked["name"], budget.of_ranks, asked, arguments
+            self.directory, self.asked["name"], budget.of_ranks, asked, arguments, self.encoders
         )
 
 

@@ -1,22 +1,27 @@
 """Published config.json files as vLLM can plan them without weights, tokenizer and their code."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 MULTIMODAL = ("vision_config", "audio_config", "vit_config", "vision_encoder_config")
 WITH_PARTS = "ForConditionalGeneration"  # ends the names of classes that take more than text
 OWN_CODE = "auto_map"
+WITHOUT_ENCODERS = "vLLM cannot build the parts for images or sound here: weights are without them"
 QUANTIZATION = ("quantization_config", "compression_config")
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A config.json and arguments to plan with, and sentences of what was left out for it."""
+    """A config.json and arguments to plan with, and sentences of what was left out for it.
+
+    `encoders`: the plan is for text, but the server has the parts for images and sound.
+    """
 
     config: dict[str, Any]
     arguments: list[str]
     notes: list[str]
+    encoders: bool = False
 
 
 def attempts(config: Mapping[str, Any], arguments: Sequence[str]) -> Iterator[Attempt]:
@@ -45,11 +50,11 @@ def _text_alone(attempt: Attempt) -> Attempt:
     if not parts or any("language-model-only" in word for word in attempt.arguments):
         return attempt
     note = (
-        f"planned for text (language_model_only=true): the weights of {' and '.join(parts)} and "
-        "the tokens of images or sound are not counted"
+        f"planned for text (language_model_only=true) without {' and '.join(parts)}: the tokens of "
+        "images or sound are not counted"
     )
     arguments = [*attempt.arguments, "--language-model-only"]
-    return Attempt(attempt.config, arguments, [*attempt.notes, note])
+    return Attempt(attempt.config, arguments, [*attempt.notes, note], encoders=True)
 
 
 def _quantized(config: Mapping[str, Any]) -> Iterator[str]:
@@ -68,9 +73,10 @@ def _without_quantization(attempt: Attempt, names: Sequence[str]) -> Attempt:
         config = _without(config, key)
     note = (
         f"quantization {', '.join(dict.fromkeys(names))} left out, which vLLM cannot set up here: "
-        "the KV cache does not depend on it, weights are counted as unquantized"
+        "the KV cache does not depend on it; where the checkpoint's files are not there, weights "
+        "count as unquantized"
     )
-    return Attempt(config, attempt.arguments, [*attempt.notes, note])
+    return replace(attempt, config=config, notes=[*attempt.notes, note])
 
 
 def _without(config: Mapping[str, Any], key: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from kvscope.api.errors import BadInput, CannotWrite
 from kvscope.api.files import files
 from kvscope.api.machine import machine, processes
 from kvscope.api.models import kv_bytes
+from kvscope_model.capacity.checkpoint import Checkpoint
 from kvscope_model.capacity.gpus import Gpu
 from kvscope_model.capacity.variants import MOST_TIMES
 
@@ -39,7 +40,7 @@ class Question:
     """A plan that is asked for; with `advise`, settings that give more room are planned, too.
 
     `memory_bytes` is what the KV cache of a rank has; None leaves it to the GPU. `gpu` is None for
-    the plan of this machine's CPU.
+    the plan of this machine's CPU. `checkpoint` has the weights, if its files are there.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Question:
     gpu: Gpu | None
     gpus: int = 1
     kv_heads: int | None = None
+    checkpoint: Checkpoint | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The question as the process reads it."""

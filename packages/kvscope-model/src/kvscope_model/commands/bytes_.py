@@ -155,6 +155,7 @@ def _planned(given: argparse.Namespace) -> "tuple[Capacity, Losses]":
         gpu=gpu,
         gpus=count,
         kv_heads=models.kv_heads(config),
+        checkpoint=models.checkpoint(given.model, config),
     )
     print(f"{name}: vLLM plans its KV cache", file=sys.stderr)
     answer = ask(question)
