@@ -48,6 +48,8 @@ def of_recording(server: Mapping[str, Any]) -> frozenset[str]:
     together = keep_all_together(kinds)
     if server.get("first_step"):  # earlier contents are not known
         lacking |= {PASSES, ORDER}
+    if server.get("missing"):  # passes
+        lacking |= {PASSES, ORDER, BLOCKS, PREFIXES}
     if server.get("overlapping"):
         lacking.add(ORDER)
     if server.get("connector"):

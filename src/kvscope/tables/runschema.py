@@ -302,6 +302,7 @@ class ServerRecord(Record):
     connector: str | None = None
     overlapping: bool = False
     first_step: Whole = 0
+    missing: list[str] = []  # sentences on passes that are missing between others
 
     @model_validator(mode="after")
     def _counts_tokens(self) -> Self:

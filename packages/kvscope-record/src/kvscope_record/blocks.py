@@ -27,16 +27,27 @@ class BlockContents:
         self._holders: Counter[int] = Counter()  # requests of each block
         self._content: dict[int, rows.CachedBlock] = {}
         self._found: Counter[int] = Counter()  # how often each block of _content was found
+        self._partly: set[int] = set()  # requests that got unknown blocks in a gap
 
     def begin(self, request: int, blocks: list[int]) -> None:
         """A request held blocks when the window began."""
         self._held[request] = list(blocks)
         self._holders.update(blocks)
 
+    def forget(self) -> None:
+        """What happened to blocks is unknown: all that was known before is no longer."""
+        self._partly |= self._held.keys()
+        self._holders.clear()
+        for blocks in self._held.values():
+            self._holders.update(blocks)
+        self._content.clear()
+        self._found.clear()
+
     def release(self, request: int) -> None:
         """A request holds no blocks any more."""
         self._holders.subtract(self._held.pop(request, ()))
         self._known.pop(request, None)
+        self._partly.discard(request)
 
     def schedule(
         self, step: int, event: Scheduled, tentative: Mapping[int, int] = NO_TOKENS
@@ -72,6 +83,8 @@ class BlockContents:
 
         A block whose last tokens are tentative is there with the pass after, if they were right.
         """
+        if request in self._partly:
+            return
         blocks = self._held.get(request, [])
         hashes = self._known.get(request, start // self._block_size)
         self._known[request] = max(hashes, end // self._block_size)

@@ -8,10 +8,11 @@ from kvscope.api.machine import __version__
 from kvscope.api.tables import evidence, runfile, tables
 from kvscope.api.words import time_sources
 from kvscope_record import replayed
+from kvscope_record.stretch import NEWEST, Stretch
 from kvscope_record.window import Window, read_window
 
 
-def collect_recording(directory: Path) -> list[str]:
+def collect_recording(directory: Path, stretch: Stretch = NEWEST) -> list[str]:
     """Write the host tables of a recording and its run.json into its directory.
 
     Returns what is not in them, a sentence each. The server may be alive: the tables are of what
@@ -19,7 +20,7 @@ def collect_recording(directory: Path) -> list[str]:
     """
     # Records have no types, and may not fit together.
     with reading.refusing(directory, "a recording"):
-        window = read_window(directory)
+        window = read_window(directory, stretch)
         replay = replayed.read(window)
         frames = {t: tables.to_arrow(t, rows) for t, rows in replayed.tables_of(replay).items()}
         facts = _facts(directory, replay)
@@ -40,8 +41,8 @@ def _profiler(directory: Path, window: Window) -> dict[str, Any]:
     reason, name = None, runfile.NSYS_EXPORT
     if export.stat().st_mtime_ns < window.begin.utc_ns:
         reason = f"{name} is of an earlier server"
-    elif window.begin.step:
-        reason = f"{name} numbers passes from the server's first, which is recorded no more"
+    elif window.begin.step or window.gaps:
+        reason = f"{name} numbers passes from the server's first, and not all are in the tables"
     if reason:
         window.notes.append(f"profiler: {reason}; it is left out")
     return {"requested": "nsys", "used": "none" if reason else "nsys", "reason": reason}
@@ -54,6 +55,8 @@ def _facts(directory: Path, replay: replayed.Replayed) -> dict[str, Any]:
         "notes": replay.window.notes,
         "overlapping": replay.overlapping,
         "first_step": begin.step,
+        "session": replay.window.session,
+        "missing": [gap.sentence for gap in replay.window.gaps],
     }
     return {
         "experiment_id": f"recording-{facts['recording']}",

@@ -55,12 +55,10 @@ class Counts:
         seen = numbers, scheduler, scheduled, output
         return _merged([read(*seen) for read in self._at_output.values()])
 
-    def recorded(
-        self, scheduled: Scheduled, sampled: Sampled | None
-    ) -> Mapping[str, Mapping[int, int]]:
+    def recorded(self, scheduled: Scheduled, sampled: Sampled) -> Mapping[str, Mapping[int, int]]:
         """Counts of each column in the records of a pass, by request."""
         by_column = _by_column([*self._at_schedule], scheduled.counts)
-        return by_column | _by_column([*self._at_output], () if sampled is None else sampled.counts)
+        return by_column | _by_column([*self._at_output], sampled.counts)
 
 
 def _merged(parts: list[Rows]) -> Rows:

@@ -1,6 +1,7 @@
 """Facts of a recorded server: versions, settings and sizes, as plain values."""
 
 import secrets
+import time
 from dataclasses import asdict
 from typing import Any
 
@@ -21,6 +22,7 @@ def facts_of(scheduler: Any, vllm_version: str) -> dict[str, Any]:
     pool = scheduler.kv_cache_manager.block_pool
     return {
         "recording": secrets.token_hex(6),
+        "utc_offset_s": time.localtime().tm_gmtoff,
         "kvscope": __version__,
         "vllm": vllm_version,
         "scheduler": f"{type(scheduler).__module__}.{type(scheduler).__name__}",

@@ -1,13 +1,14 @@
-"""Numbers of the last minute of a recording, for `kvscope watch`."""
+"""Numbers of the last minute of a recording, for `kvscope watch`, by the headers of its frames."""
 
 import time
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
 from kvscope.api.files import reading
-from kvscope_record.records import Arrival, Live, Preempted, Sampled, Scheduled, Segment
-from kvscope_record.segments import read_segment
-from kvscope_record.window import recorded_segments
+from kvscope_record.frames import Header, frames
+from kvscope_record.segments import require_readable
+from kvscope_record.sessions import recorded_segments
 
 WINDOW_S = 60.0
 _RECENT_S = 3.0  # a pass that is this old is not the server's state now
@@ -27,7 +28,7 @@ class Glance:
     preemptions: int
     hit_tokens: int  # found in the prefix cache by requests that were admitted
     looked_up_tokens: int  # of these requests' prompts
-    window_s: float  # at most WINDOW_S; shorter where the newest segments hold less
+    window_s: float  # at most WINDOW_S and half a second; shorter if the session is
     age_s: float  # of the newest pass
 
     @property
@@ -46,53 +47,62 @@ class Glance:
         )
 
 
+class Watcher:
+    """Follows a recording: each look reads the headers of the frames that are new."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._path: Path | None = None
+        self._offset = 0
+        self._recent: deque[Header] = deque()  # frames of the last minute
+
+    def look(self) -> Glance | None:
+        """The numbers of now; None before the first pass.
+
+        BadInput if nothing is there, or it is damaged.
+        """
+        with reading.refusing(self._directory, "a recording"):
+            paths = recorded_segments(self._directory)
+            known = self._path in paths
+            # A segment may have just begun.
+            for path in paths[paths.index(self._path) if known and self._path else -2 :]:
+                self._read(path)
+            return self._glance()
+
+    def _read(self, path: Path) -> None:
+        if path != self._path:
+            require_readable(path)
+            self._path, self._offset = path, 0
+        for frame in frames(path, self._offset):
+            self._offset = frame.after
+            if self._recent and self._recent[-1].session != frame.header.session:
+                self._recent.clear()
+            if frame.header.passes:
+                self._recent.append(frame.header)
+        if self._recent:
+            since = self._recent[-1].last_ns - int(WINDOW_S / _NS)
+            while self._recent[0].last_ns < since:
+                self._recent.popleft()
+
+    def _glance(self) -> Glance | None:
+        if not self._recent:
+            return None
+        newest = self._recent[-1]
+        return Glance(
+            blocks_used=newest.blocks_total - newest.blocks_free,
+            blocks_total=newest.blocks_total,
+            running=newest.running,
+            waiting=newest.waiting,
+            passes=sum(header.passes for header in self._recent),
+            tokens=sum(header.tokens for header in self._recent),
+            preemptions=sum(header.preemptions for header in self._recent),
+            hit_tokens=sum(header.hit_tokens for header in self._recent),
+            looked_up_tokens=sum(header.looked_up_tokens for header in self._recent),
+            window_s=(newest.last_ns - self._recent[0].first_ns) * _NS,
+            age_s=max(0.0, (time.time_ns() - newest.last_ns - newest.to_utc_ns) * _NS),
+        )
+
+
 def look(directory: Path) -> Glance | None:
-    """Look at the newest segments; None before the first pass.
-
-    BadInput if nothing is there, or it is damaged.
-    """
-    with reading.refusing(directory, "a recording"):
-        return _look(directory)
-
-
-def _look(directory: Path) -> Glance | None:
-    paths = recorded_segments(directory)
-    prompts: dict[int, int] = {}
-    scheduled: list[Scheduled] = []
-    sampled: list[Sampled] = []
-    preempted: list[Preempted] = []
-    total, began_ns, to_utc_ns = 0, 0, 0
-    for path in paths[-2:]:  # a segment may have just begun
-        for event in read_segment(path):
-            if isinstance(event, Segment):
-                if total and event.step == 0:  # another server
-                    scheduled, sampled, preempted, began_ns = [], [], [], 0
-                total, began_ns = event.facts["kv_blocks_total"], began_ns or event.time_ns
-                to_utc_ns = event.utc_ns - event.time_ns
-            elif isinstance(event, Arrival | Live):
-                prompts[event.request] = event.prompt_tokens
-            elif isinstance(event, Scheduled):
-                scheduled.append(event)
-            elif isinstance(event, Sampled):
-                sampled.append(event)
-            elif isinstance(event, Preempted):
-                preempted.append(event)
-    if not scheduled:
-        return None
-    newest = scheduled[-1]
-    since = max(began_ns, newest.end_ns - int(WINDOW_S / _NS))
-    recent = [pass_ for pass_ in scheduled if pass_.end_ns >= since]
-    hits = [hit for pass_ in recent for hit in pass_.hits]
-    return Glance(
-        blocks_used=total - newest.blocks_free,
-        blocks_total=total,
-        running=len(newest.requests),
-        waiting=newest.waiting,
-        passes=len(recent),
-        tokens=sum(sum(pass_.tokens) for pass_ in sampled if pass_.end_ns >= since),
-        preemptions=sum(event.time_ns >= since for event in preempted),
-        hit_tokens=sum(tokens for _, tokens in hits),
-        looked_up_tokens=sum(prompts.get(request, 0) for request, _ in hits),
-        window_s=(newest.end_ns - since) * _NS,
-        age_s=max(0.0, (time.time_ns() - newest.end_ns - to_utc_ns) * _NS),
-    )
+    """Look once at a recording."""
+    return Watcher(directory).look()

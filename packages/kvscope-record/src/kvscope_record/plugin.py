@@ -10,6 +10,7 @@ from typing import Any
 from kvscope.api.errors import KvscopeError, reason_of
 from kvscope.api.recording import marks
 from kvscope.api.servers import servers, versions
+from kvscope_record.ending import at_end
 from kvscope_record.facts import facts_of
 from kvscope_record.options import DIRECTORY, RecordOptions
 from kvscope_record.recorder import ServerRecorder
@@ -41,6 +42,7 @@ def begin(scheduler: Any, vllm_version: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         facts = facts_of(scheduler, vllm_version)
         writer = Writer(replace(options, directory=directory))
+        at_end(writer.close)
         ServerRecorder(writer, facts).observe(scheduler, _marks(options, facts))
     except KvscopeError as error:
         LOG.error("kvscope records nothing: %s", error)

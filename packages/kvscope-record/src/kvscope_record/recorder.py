@@ -4,6 +4,7 @@ A fault of it ends the recording, nothing else.
 """
 
 import time
+from collections import deque
 from functools import wraps
 from typing import Any
 
@@ -13,6 +14,7 @@ from kvscope_record.counts import Counts
 from kvscope_record.records import (
     STOPPED_OR_ABORTED,
     Arrival,
+    Done,
     Ended,
     Event,
     Live,
@@ -23,6 +25,9 @@ from kvscope_record.records import (
 )
 from kvscope_record.records import Segment as SegmentStart
 from kvscope_record.writer import Writer
+
+MOST_DONE = 1 << 14
+"""Ended requests that the next segments repeat."""
 
 
 class ServerRecorder(observer.Recorder):
@@ -38,6 +43,8 @@ class ServerRecorder(observer.Recorder):
         self._arrivals: dict[int, int] = {}
         self._counts = Counts(facts)
         self._told: list[list[int]] = []  # counts of the pass whose output is being processed
+        self._done = deque[Done](maxlen=MOST_DONE)  # since the newest segment began
+        self._done_before: deque[Done] = self._done.copy()  # in the segment before
 
     def observe(self, scheduler: Any, marks: nvtx.Marks) -> observer.SchedulerObserver:
         """Record a scheduler from now on, and mark its passes."""
@@ -79,10 +86,14 @@ class ServerRecorder(observer.Recorder):
         writer.wants_segment = self._dropping = False
         now, utc, step = time.monotonic_ns(), time.time_ns(), self._observer.step
         number, self._segments = self._segments, self._segments + 1
-        writer.put(SegmentStart(self._facts, number, now, utc, step, self._dropped))
+        counts = number, now, utc, step, self._dropped, self._requests
+        writer.put(SegmentStart(self._facts, *counts))
         for name, request in self._scheduler.requests.items():
             if name in self._numbers and not request.is_finished():
                 writer.put(self._live(self._numbers[name], request))
+        for done in (*self._done_before, *self._done):
+            writer.put(done)
+        self._done_before, self._done = self._done, deque(maxlen=MOST_DONE)
 
     def _live(self, number: int, request: Any) -> Live:
         groups = self._scheduler.kv_cache_manager.get_block_ids(request.request_id)
@@ -189,10 +200,12 @@ class ServerRecorder(observer.Recorder):
 
     def ended(self, time_ns: int, request: Any) -> None:
         """Record how a request ended."""
-        number, preemptions = self._numbers[request.request_id], request.num_preemptions
-        given = request.num_output_tokens
+        number = self._numbers[request.request_id]
+        how = _ending(request), request.num_preemptions, request.num_output_tokens
         later = list(request.block_hashes[self._full_blocks(request) :])
-        self._put(Ended(number, time_ns, _ending(request), preemptions, given, later))
+        self._put(Ended(number, time_ns, *how, later))
+        lengths = request.num_prompt_tokens, request.max_tokens
+        self._done.append(Done(number, self._arrivals[number], *lengths, time_ns, *how))
 
     def shut_down(self) -> None:
         """Write the remaining records."""

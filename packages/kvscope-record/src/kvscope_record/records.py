@@ -7,7 +7,7 @@ clock, requests are numbered by their arrival. Passes are numbered from 0 over t
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-FORMAT = "kvscope recording 1"
+FORMAT = "kvscope recording 2"
 
 
 class Arrival(NamedTuple):
@@ -118,14 +118,40 @@ class Segment(NamedTuple):
     utc_ns: int
     step: int  # the next pass
     dropped: int  # records that were dropped before, for the writer did not keep up
+    next_request: int = 0  # number of the request that comes next
     format: str = FORMAT
     kind: str = "segment"
 
 
-Event = Arrival | Scheduled | Sampled | Preempted | Ordered | Ended | Live | Segment
+class Done(NamedTuple):
+    """A request that ended during the two segments before this one, if these should get lost."""
+
+    request: int
+    arrival_ns: int
+    prompt_tokens: int
+    max_tokens: int
+    time_ns: int  # it ended
+    status: str
+    preemptions: int
+    output_tokens: int
+    kind: str = "done"
+
+
+class Closed(NamedTuple):
+    """The last record of a session that was not killed."""
+
+    time_ns: int
+    utc_ns: int
+    kind: str = "closed"
+
+
+Event = Arrival | Scheduled | Sampled | Preempted | Ordered | Ended | Live | Segment | Done | Closed
 KINDS: dict[str, type[Event]] = {
     kind._field_defaults["kind"]: kind
-    for kind in (Arrival, Scheduled, Sampled, Preempted, Ordered, Ended, Live, Segment)
+    for kind in (
+        *(Arrival, Scheduled, Sampled, Preempted, Ordered, Ended, Live),
+        *(Segment, Done, Closed),
+    )
 }
 
 

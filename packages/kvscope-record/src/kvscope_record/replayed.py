@@ -1,6 +1,7 @@
 """From the events of a recording to the tables of a run: `recorder` replays its passes."""
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from kvscope.api.tables import added, copies, kv_plan, tables
 from kvscope.api.words import time_sources
 from kvscope_record.blocks import BlockContents
 from kvscope_record.counts import Counts
+from kvscope_record.gaps import Gap
 from kvscope_record.records import (
     STOPPED_OR_ABORTED,
     Arrival,
@@ -64,38 +66,59 @@ class Replayed:
         return cached and kv_plan.has_one_block_table(self.kv_groups)
 
 
+class Steps:
+    """The rows of the recorded passes in the table `steps`, which has no gaps."""
+
+    def __init__(self, steps: list[int]) -> None:
+        self._steps = steps
+        self.last = steps[-1] if steps else -1
+
+    def row(self, step: int) -> int:
+        """The row of a pass, or of the next one that is recorded."""
+        return bisect_left(self._steps, step)
+
+
 def read(window: Window) -> Replayed:
     """Make the rows that `replay` takes of the events of a window."""
     replay = Replayed(window)
     replay.came.update({request.request: request for request in window.live})
-    passes = {event.step: event for event in window.events if isinstance(event, Scheduled)}
+    scheduled = {event.step for event in window.events if isinstance(event, Scheduled)}
     outputs = {event.step: event for event in window.events if isinstance(event, Sampled)}
-    steps = sorted(step for step in passes if step in outputs)
-    first, last = (steps[0], steps[-1]) if steps else (0, -1)
+    steps = Steps(sorted(scheduled & outputs.keys()))
     contents, orders = BlockContents(window.facts["block_size"]), list[Ordered]()
     counts = Counts(window.facts)
+    behind_gap, swallowed = False, list[int]()
     for request in window.live:
         if replay.one_group:
             contents.begin(request.request, request.blocks[0])
     for event in window.events:
         if isinstance(event, Arrival):
             replay.came[event.request] = event
+        elif isinstance(event, Gap):
+            contents.forget()
+            behind_gap = True
         elif isinstance(event, Ended):
             replay.ended[event.request] = event
             contents.release(event.request)
-        elif isinstance(event, Preempted) and event.step <= last:
-            replay.recording.preemptions.append(_preemption(replay, event, first))
+            if behind_gap:
+                swallowed.append(event.request)
+        elif isinstance(event, Preempted) and event.step <= steps.last:
+            replay.recording.preemptions.append(_preemption(replay, event, steps))
             replay.preempted[event.request] = replay.preempted.get(event.request, 0) + 1
             contents.release(event.request)
-        elif isinstance(event, Ordered) and event.step <= last:
+        elif isinstance(event, Ordered) and event.step <= steps.last:
             orders.append(event)
-        elif isinstance(event, Scheduled) and event.step <= last:
-            output = outputs.get(event.step)
+        elif isinstance(event, Scheduled) and event.step in outputs:
+            output = outputs.pop(event.step)
             told = counts.recorded(event, output)
+            if swallowed:
+                event = event._replace(ended=[*{*event.ended, *swallowed}])
+                swallowed = []
+            behind_gap = False
             replay.recording.passes.append(_pass(event, output, told))
             if replay.one_group:
-                contents.schedule(event.step - first, event, _tentative(told))
-    replay.recording.transfers += _transfers(replay, orders, first)
+                contents.schedule(steps.row(event.step), event, _tentative(told))
+    replay.recording.transfers += _transfers(replay, orders, steps)
     replay.recording.hits, replay.recording.evictions = contents.hits, contents.evictions
     if contents.unknown:
         window.notes.append(
@@ -129,7 +152,7 @@ def _tentative(told: Told) -> Mapping[int, int]:
     return counts
 
 
-def _pass(event: Scheduled, output: Sampled | None, told: Told) -> engine_rows.PassRecord:
+def _pass(event: Scheduled, output: Sampled, told: Told) -> engine_rows.PassRecord:
     return engine_rows.PassRecord(
         schedule_start_ns=event.start_ns,
         schedule_end_ns=event.end_ns,
@@ -138,17 +161,15 @@ def _pass(event: Scheduled, output: Sampled | None, told: Told) -> engine_rows.P
         waiting=event.waiting,
         kv_blocks_free=event.blocks_free,
         host_blocks_used=0,
-        output_ns=event.end_ns if output is None else output.output_ns,
-        end_ns=event.end_ns if output is None else output.end_ns,
+        output_ns=output.output_ns,
+        end_ns=output.end_ns,
         batch=partial(_rows, event, output, told),
     )
 
 
-def _rows(
-    event: Scheduled, output: Sampled | None, told: Told
-) -> list[engine_rows.ScheduledRequest]:
+def _rows(event: Scheduled, output: Sampled, told: Told) -> list[engine_rows.ScheduledRequest]:
     """The requests of a pass. Tokens are not recorded: `sampled` has as many as there were."""
-    given = {} if output is None else dict(zip(output.requests, output.tokens, strict=True))
+    given = dict(zip(output.requests, output.tokens, strict=True))
     hits: dict[int, int] = {request: tokens for request, tokens in event.hits}
     admitted = {request for request, fresh, _ in event.blocks if fresh}
     rows = zip(event.requests, event.computed, event.cached, strict=True)
@@ -167,9 +188,9 @@ def _rows(
     ]
 
 
-def _preemption(replay: Replayed, event: Preempted, first: int) -> engine_rows.PreemptionRecord:
+def _preemption(replay: Replayed, event: Preempted, steps: Steps) -> engine_rows.PreemptionRecord:
     return engine_rows.PreemptionRecord(
-        step=event.step - first,
+        step=steps.row(event.step),
         time_ns=event.time_ns,
         request_id=str(event.request),
         tokens=event.tokens,
@@ -180,10 +201,10 @@ def _preemption(replay: Replayed, event: Preempted, first: int) -> engine_rows.P
 
 
 def _transfers(
-    replay: Replayed, orders: list[Ordered], first: int
+    replay: Replayed, orders: list[Ordered], steps: Steps
 ) -> Iterator[engine_rows.Transfer]:
     """Ordered copies; neither their times nor the loaded tokens are known."""
-    awaited = {job: event.step - first for event in reversed(orders) for job in event.awaited}
+    awaited = {job: steps.row(event.step) for event in reversed(orders) for job in event.awaited}
     for event in orders:
         for direction, ordered in ((copies.IN, event.loads), (copies.OUT, event.stores)):
             for number, request, blocks, first_block in ordered:
@@ -196,7 +217,7 @@ def _transfers(
                     start_ns=None,
                     end_ns=None,
                     seconds=lambda: math.nan,
-                    step=event.step - first,
+                    step=steps.row(event.step),
                     job=engine_rows.Job(
                         number,
                         event.time_ns,
@@ -329,16 +350,18 @@ def _request(
         given or request.cached_tokens or request.preemptions
     )
     left_s = context.seconds(made.end_ns if end is None else end.time_ns)
+    tokens = len(state.given) if end is None else end.output_tokens
     return {
         "repeat": 0,
         "request_id": str(number),
         "arrival_s": context.seconds(_arrival_ns(request)),
         "prompt_tokens": request.prompt_tokens,
-        "output_tokens": len(state.given) if end is None else end.output_tokens,
+        "output_tokens": tokens,
         "aborted": not served,
         "first_scheduled_s": None if begun else state.first_scheduled_s,
         "first_token_s": None if given else state.first_token_s,
-        "finished_s": state.finished_s if served else left_s,
+        # The pass that gave its last token may be missing.
+        "finished_s": state.finished_s if served and len(state.given) == tokens else left_s,
         "preemptions": preempted if end is None else end.preemptions,
     }
 

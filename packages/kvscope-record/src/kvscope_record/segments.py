@@ -1,7 +1,7 @@
-"""Files of a recording: segments of JSON lines in Zstandard, each readable by itself.
+"""Files of a recording: segments, each readable by itself, of frames.
 
 A segment begins with what a reader of it alone must know: facts, and the requests that were there.
-What was written up to a flush is readable, whatever happened to the process afterwards.
+A frame is whole or not there, whatever happened to the process, and sound or known to be damaged.
 """
 
 import os
@@ -11,15 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-import orjson
-import zstandard
-
 from kvscope.api.errors import BadInput
-from kvscope.api.files import layout, limits, reading, zstd_lines
-from kvscope_record.records import Event, Segment, decode, encode
+from kvscope.api.files import layout, reading
+from kvscope_record import frames
+from kvscope_record.records import Event
 
-_LEVEL = 1  # short lines of numbers become no smaller with more
-_LINES_AT_ONCE = 64  # compressing gives the interpreter to the engine's thread, which costs both
+_ZSTANDARD = b"\x28\xb5\x2f\xfd"
 
 
 def segment_paths(directory: Path) -> list[Path]:
@@ -35,33 +32,27 @@ def is_recording(directory: Path) -> bool:
 class SegmentWriter:
     """The segment that is being written. OSError is raised as it comes."""
 
-    def __init__(self, directory: Path, number: int) -> None:
+    def __init__(self, directory: Path, number: int, session: int = 1, frame: int = 0) -> None:
         self.path = directory / f"segment-{number:08d}.jsonl.zst"
-        self.bytes = 0
+        self.bytes = 0  # of whole frames
         self.began = time.monotonic()
         self._file: IO[bytes] = self.path.open("xb", buffering=0)
-        self._lines: list[bytes] = []
-        # The checksum is at its end: a bit that is flipped later may decompress, too.
-        self._zstd = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compressobj()
+        self.next_frame = frame  # of the session, once the last one is written
+        self._frame = frames.FrameWriter(session, frame)
 
     def write(self, event: Event) -> None:
         """Add an event; it is in the file after the next flush."""
-        self._lines.append(orjson.dumps(encode(event)))
-        if len(self._lines) == _LINES_AT_ONCE:
-            self._compress()
+        self._frame.write(event)
 
     def flush(self) -> None:
-        """Hand everything to the operating system."""
-        self._compress()
-        self._append(self._zstd.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
+        """Hand everything to the operating system, as a frame."""
+        self._append(self._frame.take())
+        self.next_frame = self._frame.number
 
     def close(self) -> None:
         """End the file."""
-        try:
-            self._compress()
-            self._append(self._zstd.flush())
-        finally:
-            self._file.close()
+        self.flush()
+        self._file.close()
 
     @property
     def removed(self) -> bool:
@@ -69,18 +60,18 @@ class SegmentWriter:
         return os.fstat(self._file.fileno()).st_nlink == 0
 
     def abandon(self) -> None:
-        """Close the file unfinished; flushed records are readable."""
+        """Close the file after its last whole frame; without one, remove it."""
+        with suppress(OSError, ValueError):  # a closed file is whole
+            self._file.truncate(self.bytes)
         self._file.close()
-
-    def _compress(self) -> None:
-        lines, self._lines = [*self._lines, b""], []
-        self._append(self._zstd.compress(b"\n".join(lines)))
+        if not self.bytes:
+            self.path.unlink(missing_ok=True)
 
     def _append(self, data: bytes) -> None:
-        while data:
-            written = self._file.write(data)
-            self.bytes += written
-            data = data[written:]
+        left = memoryview(data)
+        while left:
+            left = left[self._file.write(left) :]
+        self.bytes += len(data)
 
 
 def remove_oldest(directory: Path, keep_bytes: int, minutes: float | None) -> None:
@@ -98,32 +89,36 @@ def remove_oldest(directory: Path, keep_bytes: int, minutes: float | None) -> No
         total -= stat.st_size
 
 
+def require_readable(path: Path) -> None:
+    """BadInput if a file is of an earlier version, or no segment of a recording at all."""
+    if not path.exists():  # removed meanwhile, as the oldest
+        return
+    with reading.open_file(path) as file:
+        begin = file.read(len(_ZSTANDARD))
+    if begin == _ZSTANDARD:
+        raise BadInput(
+            f"{path}: a recording of kvscope 0.2 or earlier, which this version does not read; "
+            "collect it with the version that recorded it"
+        )
+
+
 def read_segment(path: Path) -> Iterator[Event]:
-    """The events of a segment, up to where it was cut, if it was.
+    """The events of a segment's whole frames.
 
     A segment that was removed meanwhile, as the oldest, or of which not even the beginning was
-    written has none. BadInput if it is damaged.
+    written has none. BadInput if sound frames have no records.
     """
-    if not os.path.lexists(path):
-        return
-    with reading.refusing(path, "a segment of a recording"):
-        for line in zstd_lines(path, limits.LONGEST_FLUSH_BYTES, may_be_cut=True):
-            if (event := decode(orjson.loads(line))) is not None:
-                yield event
+    require_readable(path)
+    for frame in frames.frames(path):
+        yield from frame.events() or ()
 
 
-def next_number(directory: Path) -> int:
-    """The number of the next segment of a directory."""
-    numbers = [0]
+def next_numbers(directory: Path) -> tuple[int, int]:
+    """The number of the next segment's file of a directory, and that of its next session."""
+    numbers, sessions = [0], [0]
     for path in segment_paths(directory):
         with suppress(ValueError):
             numbers.append(int(path.name.split("-")[1].split(".")[0]))
-    return max(numbers) + 1
-
-
-def header(path: Path) -> Segment | None:
-    """The first record of a segment; None if it was not written yet."""
-    first = next(read_segment(path), None)
-    if first is not None and not isinstance(first, Segment):
-        raise BadInput(f"{path}: does not begin as a segment of a recording")
-    return first
+        if (header := frames.first_header(path)) is not None:
+            sessions.append(header.session)
+    return max(numbers) + 1, max(sessions) + 1

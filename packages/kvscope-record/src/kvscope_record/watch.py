@@ -23,12 +23,13 @@ def watch(given: argparse.Namespace) -> int:
     prompt tokens found in the prefix cache, and tokens a second. While no pass is computed, the
     line says how long ago the last one was. Ctrl-C ends it.
     """
-    from kvscope_record.glance import look
+    from kvscope_record.glance import Watcher
 
+    watcher = Watcher(given.recording)
     shown = sys.stdout.isatty() and not given.once
     try:
         while True:
-            glance = look(given.recording)
+            glance = watcher.look()
             line = "no forward pass yet" if glance is None else glance.line
             if shown:  # one line that stays in its place: a longer one would wrap
                 line = f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}"

@@ -1,5 +1,6 @@
 """The thread that writes what a server's engine gives it, so that the engine never waits."""
 
+import errno
 import hashlib
 import logging
 import os
@@ -13,25 +14,29 @@ from kvscope.api.errors import reason_of
 from kvscope.api.servers import servers
 from kvscope_record.lock import claim
 from kvscope_record.options import RecordOptions
-from kvscope_record.records import Arrival, Ended, Event, Live, Segment
-from kvscope_record.segments import SegmentWriter, next_number, remove_oldest
+from kvscope_record.records import Arrival, Closed, Ended, Event, Live, Segment
+from kvscope_record.segments import SegmentWriter, next_numbers, remove_oldest
 
 LOG = logging.getLogger(servers.LOGGER)
 
 MOST_WAITING = 4096
 """Records in memory; beyond it the engine drops records until the thread has caught up."""
 
-_PERIOD_S = 0.25  # what a kill of the process loses, and how rarely the engine is disturbed
+_PERIOD_S = 0.5  # what a kill of the process loses, and how rarely the engine is disturbed
 _SEGMENTS = 16  # into which the kept bytes, and minutes, are divided
-_LONGEST_S = 300.0
+_LONGEST_S = 60.0  # a stretch is read from where a segment begins
 _SHORTEST_S = 5.0  # a segment begins with all requests that are there, which may be much
 _SWEEP_S = 10.0
+_RETRY_S = 2.0
+_ROOM_BYTES = 1 << 16
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _HASHES_AT_ONCE = 256
 
 
 class Writer:
     """Writes events to the segments of a directory until it is closed, or cannot write.
 
+    While the disk is full, no event is taken; every few seconds it is tried whether there is room.
     BadInput if another living server writes there, OSError if it is not writable.
     `put` is called by the engine's thread. `wants_segment` asks it for the beginning of a new one.
     """
@@ -43,9 +48,13 @@ class Writer:
         self.wants_segment = True
         self._salt = secrets.token_bytes(16)  # never written: hashes are equal within a recording
         self._waiting: SimpleQueue[Event] = SimpleQueue()
-        self._number = next_number(options.directory)
+        self._number, self.session = next_numbers(options.directory)
         self._segment: SegmentWriter | None = None
+        self._frame = 0  # number of a segment's first frame
         self._closing = threading.Event()
+        self._full_since: float | None = None  # of the disk
+        self._tried = 0.0
+        self._lost = 0  # records that were taken and could not be written
         self._part_bytes = options.keep_bytes // _SEGMENTS
         self._swept = 0.0
         self._swept_bytes = 0  # of the segment, then
@@ -57,12 +66,12 @@ class Writer:
     @property
     def full(self) -> bool:
         """True if no further event can be taken."""
-        return self._waiting.qsize() >= MOST_WAITING
+        return self._full_since is not None or self._waiting.qsize() >= MOST_WAITING
 
     @property
     def caught_up(self) -> bool:
-        """True if most of the events are written."""
-        return self._waiting.qsize() < MOST_WAITING // 4
+        """True if most of the events are written, and a segment can be begun."""
+        return not self.full and self._waiting.qsize() < MOST_WAITING // 4
 
     def put(self, event: Event) -> None:
         """Take an event. Its hashes are raw and are salted before they are written."""
@@ -75,9 +84,10 @@ class Writer:
             LOG.error("kvscope records no longer into %s: %s", self.options.directory, why)
 
     def close(self) -> None:
-        """Write the remaining events and end the thread."""
+        """Write the remaining events and end the thread; safe to call repeatedly."""
         self._closing.set()
-        self._thread.join(timeout=5)
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout=5)
         self.open = False
         if self._lock is not None:
             os.close(self._lock)
@@ -86,28 +96,82 @@ class Writer:
     def _run(self) -> None:
         try:
             while self.open and not self._closing.wait(_PERIOD_S):
-                self._write()
+                self._try_to_write()
             if self.open:
-                self._write()
-                if self._segment is not None:
-                    self._segment.close()
+                self._try_to_write(last=True)
         except OSError as error:
             self.stop(reason_of(error))
         except Exception as error:
             self.stop(f"{type(error).__name__}: {error}")
-        if not self.open and self._segment is not None:
+        if self._segment is not None:
             self._segment.abandon()
+
+    def _try_to_write(self, last: bool = False) -> None:
+        """Write what waits; if the disk is full, drop it, and have a segment begun later."""
+        if self._full_since is not None:
+            self._drop_waiting()
+            if time.monotonic() - self._tried > _RETRY_S and self._has_room():
+                LOG.warning(
+                    "kvscope records again into %s, after %.0f s without room",
+                    *(self.options.directory, time.monotonic() - self._full_since),
+                )
+                self._full_since, self.wants_segment = None, True
+            return
+        try:
+            self._write()
+            if last and self._segment is not None:
+                self._segment.write(Closed(time.monotonic_ns(), time.time_ns()))
+                self._segment.close()
+                self._segment = None
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            self._full_since = self._tried = time.monotonic()
+            LOG.error(
+                "kvscope records nothing into %s until there is room: %s",
+                *(self.options.directory, reason_of(error)),
+            )
+            self._lost += 1
+            if self._segment is not None:
+                self._segment.abandon()
+                self._frame, self._segment = self._segment.next_frame, None
+            self._drop_waiting()
+
+    def _drop_waiting(self) -> None:
+        while self._next() is not None:
+            self._lost += 1
+
+    def _next(self) -> Event | None:
+        try:
+            return self._waiting.get_nowait()
+        except Empty:
+            return None
+
+    def _has_room(self) -> bool:
+        """True if as much can be written as a segment needs to begin."""
+        self._tried = time.monotonic()
+        probe = self.options.directory / f".room-{os.getpid()}"
+        try:
+            probe.write_bytes(bytes(_ROOM_BYTES))
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            return False
+        finally:
+            probe.unlink(missing_ok=True)
+        return True
 
     def _write(self) -> None:
         for _ in range(self._waiting.qsize()):
-            try:
-                event = self._waiting.get_nowait()
-            except Empty:
+            if (event := self._next()) is None:
                 break
             if isinstance(event, Segment):
+                event = event._replace(dropped=event.dropped + self._lost)
                 self._begin(event)
-            assert self._segment is not None, "a recording begins with a segment"
-            self._segment.write(self._salted(event))
+            if self._segment is None:  # the disk was full; a segment is to come
+                self._lost += 1
+            else:
+                self._segment.write(self._salted(event))
         if self._segment is None:
             return
         self._segment.flush()
@@ -129,7 +193,9 @@ class Writer:
     def _begin(self, event: Segment) -> None:
         if self._segment is not None:
             self._segment.close()
-        self._segment = SegmentWriter(self.options.directory, self._number)
+            self._frame = self._segment.next_frame
+        place = self.options.directory, self._number, self.session, self._frame
+        self._segment = SegmentWriter(*place)
         self._number += 1
         self._sweep()
 

@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from kvscope import tables
 from kvscope.base.errors import BadInput
 from kvscope.tables.results import Run
 from kvscope_record.collect import collect_recording
+from kvscope_record.frames import HEADER_BYTES, Header
 from kvscope_record.glance import look
 from kvscope_record.segments import segment_paths
 from tests.unit.mutations import NO_FILES, FileKind, altered_lines, nested
@@ -37,8 +39,19 @@ def made() -> bytes:
         return (Path(folder) / SEGMENT).read_bytes()
 
 
+def framed(lines: bytes) -> bytes:
+    """A segment of a frame with these lines and a sound header."""
+    header = Header.decode(RECORDING)
+    assert header is not None
+    body = zstandard.compress(lines)
+    return header._replace(body_bytes=len(body), body_crc=zlib.crc32(body)).encode() + body
+
+
 RECORDING = made()
-RECORDS = [json.loads(line) for line in zstandard.decompress(RECORDING, 1 << 20).splitlines()]
+RECORDS = [
+    json.loads(line)
+    for line in zstandard.decompress(RECORDING[HEADER_BYTES:], 1 << 20).splitlines()
+]
 
 
 def read_recording(path: Path) -> None:
@@ -55,15 +68,13 @@ def read_recording(path: Path) -> None:
 KINDS = {
     kind.name: kind
     for kind in (
-        FileKind(
-            SEGMENT, RECORDING, read_recording, (altered_lines(RECORDS).map(zstandard.compress),)
-        ),
+        FileKind(SEGMENT, RECORDING, read_recording, (altered_lines(RECORDS).map(framed),)),
     )
 }
 REFUSED = [
     (
         SEGMENT,
-        zstandard.compress(nested(200_000).encode() + b"\n"),
+        framed(nested(200_000).encode() + b"\n"),
         "not readable as a segment of a recording",
     ),
 ]

@@ -184,7 +184,7 @@ def test_a_request_that_came_before_the_files_begin_is_served_whole(tmp_path: Pa
     row = json.loads(path.with_suffix(".jsonl").read_text())
     assert (row["input_length"], row["output_length"], row["timestamp"]) == (33, 3, 0)
     assert [note.partition(":")[0] for note in notes] == [
-        "passes before 6 are no longer in the files",
+        "passes before 6 are not in the tables",
         "requests",
         "aborts",
     ]
