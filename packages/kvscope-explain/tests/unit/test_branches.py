@@ -22,9 +22,7 @@ def test_shared_tokens_are_those_of_a_comparison_with_each(seed: int) -> None:
     for place in range(30):
         branches.add("chain", ("request", place))
     for block in blocks:
-        expected = max(
-            min(common(block, blocks[place]), computed[place]) for place in range(30)
-        )
+        expected = max(min(common(block, blocks[place]), computed[place]) for place in range(30))
         assert branches.shared_tokens("chain", encode(np.array(block, np.int64))) == expected
     assert branches.shared_tokens("another", b"\0\0\0\1") == 0
 
