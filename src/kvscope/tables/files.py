@@ -31,7 +31,6 @@ _ADDED = {
         "output_token_ids",
         "arrival_pass",
         "abort_pass",
-        "block_ids",
     ),
     "requests": ("conversation", "turn", "chosen_sha256"),
     "steps": ("load_wait_s",),
@@ -59,9 +58,8 @@ _ADDED = {
 
 They may lack those as well that are null in all rows of some runs.
 """
-
-_NEW = {"workload": ("block_ids",)}
-"""Columns that files of the newest version may lack, too: they were added to it."""
+_OF_RECORDINGS = {"workload": ("block_ids",), "batch": ("group_hit_tokens",)}
+"""Columns of recordings that files of any version may lack."""
 
 
 def to_arrow(table: Table, frame: pd.DataFrame) -> pa.Table:
@@ -125,7 +123,7 @@ def _complaint(table: Table, path: Path, file: pq.ParquetFile) -> str | None:
         return f"{path}: {rows:,} rows in {size:,} bytes, more than a table has"
     for column in table.columns:
         times = schema.names.count(column.name)
-        if not times and _may_lack(table, column, version):
+        if not times and _may_be_missing(table, column, version):
             continue
         if times != 1:
             many = f"is there {times} times" if times else "is missing"
@@ -138,11 +136,9 @@ def _complaint(table: Table, path: Path, file: pq.ParquetFile) -> str | None:
     return None
 
 
-def _may_lack(table: Table, column: Column, version: str) -> bool:
-    """Whether a file of this version may lack a column, which was added since."""
-    if version not in EARLIER:
-        return column.name in _NEW.get(table.name, ())
-    return column.null == RUNS or column.name in _ADDED.get(table.name, ())
+def _may_be_missing(table: Table, column: Column, version: str) -> bool:
+    added = column.null == RUNS or column.name in _ADDED.get(table.name, ())
+    return (version in EARLIER and added) or column.name in _OF_RECORDINGS.get(table.name, ())
 
 
 def reading(path: Path) -> AbstractContextManager[None]:

@@ -159,6 +159,13 @@ BATCH = Table(
             "jobs",
         ),
         told(
+            "group_hit_tokens",
+            INTS,
+            "tokens that each KV group of a recorded server had as the pass admitted it; "
+            "the request found those that all groups had; null where it found all, or not recorded",
+            null=ROWS,
+        ),
+        told(
             "draft_tokens",
             I32,
             "of scheduled_tokens, those that speculative decoding guessed; null without it",

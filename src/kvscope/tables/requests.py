@@ -66,8 +66,8 @@ WORKLOAD = Table(
         told(
             "block_ids",
             INTS,
-            "a number for each full block of a recorded request's prompt and outputs, equal where "
-            "all tokens up to its end are; or null",
+            "a number for each block that a recorded request filled, or each part of one that vLLM "
+            "hashes, equal where all tokens up to its end are; or null",
             null=ROWS,
         ),
         fact("arrival_pass", I32, "pass before which it comes, or null", "settings", null=ROWS),

@@ -9,7 +9,8 @@ from kvscope.api.runs import Request, RunView, Twin, Watcher, kept, replay
 from kvscope.api.tables import evidence
 from kvscope_explain import tokens
 from kvscope_explain.branches import WIDTH, Branch, Branches, encode
-from kvscope_explain.tokens import Account, Accounts, Eviction
+from kvscope_explain.group_hits import GroupHits, cause_of
+from kvscope_explain.tokens import Account, Accounts, Eviction, Kept
 from kvscope_explain.uses import BlockUses
 
 
@@ -18,7 +19,7 @@ class Part(NamedTuple):
 
     end: int
     cause: str
-    eviction: Eviction | None = None
+    fact: Eviction | Kept | None = None
 
 
 class Stay:
@@ -45,10 +46,16 @@ class Stay:
 
 
 class Misses(Watcher):
-    """Accounts for the tokens of each request of a replay, in `accounts`."""
+    """Accounts for the tokens of each request of a replay, in `accounts`.
 
-    def __init__(self) -> None:
+    `caches` says whether there is a prefix cache, `size` how many tokens have a name: a block, or
+    with several KV groups what vLLM hashes at once.
+    """
+
+    def __init__(self, caches: bool, size: int, groups: GroupHits) -> None:
         self.accounts: dict[str, Account] = defaultdict(Account)
+        self._caches, self._size, self._groups = caches, size, groups
+        self._kept: Kept | None = None  # of the latest look-up
         self._uses = BlockUses()
         self._passes = [0]  # in which each event of `_uses` was
         self._held: list[int] = []  # blocks of all requests, by pass
@@ -63,7 +70,7 @@ class Misses(Watcher):
 
     def looked_up(self, twin: Twin, request: Request) -> None:
         """Find the cause of each token that was not found."""
-        self._twin, self._size = twin, twin.rules.block_size
+        self._twin, self._kept = twin, self._groups.kept(twin.step, request.id)
         self._evictions.clear()
         hit = request.hit // self._size
         asked = max(request.prompt, request.highest, request.hit)
@@ -83,8 +90,10 @@ class Misses(Watcher):
                 _admit(account, request, stay.asked)
             for count, part in stay.spans(start, start + row.tokens):
                 account.computed[part.cause] += count
-                if part.eviction is not None:
-                    account.evicted[part.eviction] += count
+                if isinstance(part.fact, Eviction):
+                    account.evicted[part.fact] += count
+                elif part.fact is not None:
+                    account.kept[part.fact] += count
             self._fill(request, stay, start + row.tokens - row.tentative + row.kept)
 
     def gives_back(self, twin: Twin, request: Request) -> None:
@@ -139,23 +148,41 @@ class Misses(Watcher):
         else:
             place = max(first, request.prompt // size)
         if start < request.prompt:
-            yield Part(place * size + self._shared(request, place), tokens.SHORT)
-            yield Part(request.prompt, tokens.NEW)
+            yield from self._rest(request, place)
         self._branch(request, place)
+
+    def _rest(self, request: Request, place: int) -> Iterator[Part]:
+        """The part of a prompt from its first block that no request has computed.
+
+        Of recorded requests the tokens within a block are not known.
+        """
+        size, prompt = self._size, request.prompt
+        if self._encode(request.id):
+            yield Part(place * size + self._shared(request, place), tokens.SHORT)
+        elif not self._caches:
+            yield Part(prompt, tokens.OFF)
+        elif place == prompt // size and prompt % self._twin.rules.block_size:
+            yield Part(prompt, tokens.SHORT)
+        yield Part(prompt, tokens.NEW)
 
     def _known(self, request: Request, end: int, name: Hashable) -> Part | None:
         """A full block that has been computed, or is being computed; None if it is neither."""
+        used, ahead = name in self._uses, self._ahead[name] > 0
+        if not self._caches and used:
+            return Part(end, tokens.OFF)
+        if self._groups.several:
+            return self._of_groups(request, end) if used else _under_way(end, ahead)
         if self._twin.memory.is_cached(name):
             missing = request.hit < end - self._size
             return Part(end, tokens.BEHIND if missing else tokens.LAST)
-        caches, used = self._twin.rules.prefix_caching, name in self._uses
-        if self._ahead[name] > 0 and (caches or not used):
-            return Part(end, tokens.UNDER_WAY)
-        if used:
-            if not caches:
-                return Part(end, tokens.OFF)
+        if used and not ahead:
             return Part(end, tokens.EVICTED, self._eviction(self._uses.last_use(name)))
-        return None
+        return _under_way(end, ahead)
+
+    def _of_groups(self, request: Request, end: int) -> Part:
+        """Tokens that had been computed, of a model with several KV groups."""
+        cause = cause_of(self._kept, end, request.prompt, self._twin.rules.block_size)
+        return Part(end, cause, self._kept if cause == tokens.STATE else None)
 
     def _eviction(self, event: int) -> Eviction:
         """Reuse distance of a block by its last use, and the blocks held since if they matter."""
@@ -209,6 +236,10 @@ class Misses(Watcher):
         return max(0, end - place * self._size)
 
 
+def _under_way(end: int, ahead: bool) -> Part | None:
+    return Part(end, tokens.UNDER_WAY) if ahead else None
+
+
 def _admit(account: Account, request: Request, asked: int) -> None:
     """Count the tokens that a request has as a pass first computes it."""
     found = min(request.hit, request.tokens)
@@ -224,7 +255,19 @@ def accounts_of(repeat: RunView) -> Accounts | None:
     number = repeat.repeat
     if number is None or evidence.PASSES not in repeat.evidence:
         return None
-    misses = Misses()
+    recorded, groups = repeat.record.recorded, GroupHits(repeat)
+    served = bool(recorded and recorded.prefix_caching)
+    caches = bool(repeat.settings.get("cache", {}).get("prefix_caching", served))
+    hashed = recorded.tokens("hash_block_size") if recorded else 0
+    size = (groups.several and hashed) or repeat.block_size
+    misses = Misses(caches, size, groups)
     twin = replay.watch(repeat.whole, number, misses)
     rules = twin.rules
-    return Accounts(misses.accounts, rules.kv_blocks_total, rules.block_size, rules.block_bytes)
+    return Accounts(
+        misses.accounts,
+        dict(zip(repeat.requests["request_id"], repeat.requests["prompt_tokens"], strict=True)),
+        evidence.TOKEN_IDS in repeat.evidence,
+        rules.kv_blocks_total,
+        rules.block_size,
+        rules.block_bytes,
+    )

@@ -6,12 +6,13 @@ from typing import Any
 
 from kvscope.api.words import quantities as words
 from kvscope_explain import tokens
-from kvscope_explain.tokens import CAUSES, Account, Accounts, Eviction
+from kvscope_explain.tokens import CAUSES, Account, Accounts, Eviction, Kept
 
 REMEDIES = {
     tokens.OFF: "cache.prefix_caching=true (vLLM: --enable-prefix-caching) finds its full blocks",
     tokens.SHORT: "a smaller cache.block_size (vLLM: --block-size) finds more of it",
     tokens.UNDER_WAY: "a request that is sent after the first token of the earlier one finds it",
+    tokens.STATE: "vLLM's --mamba-cache-mode all, if the model has it, keeps that of every block",
     tokens.LAST: "a smaller cache.block_size (vLLM: --block-size) computes less with the newest "
     "token",
     tokens.PREEMPTED: "more blocks (cache.blocks; vLLM: --gpu-memory-utilization), fewer requests "
@@ -20,6 +21,7 @@ REMEDIES = {
 """Settings that end a cause; those of evictions depend on the reuse distance."""
 
 
+MAMBA = "Mamba"
 FOUND = "found in the prefix cache"
 
 
@@ -41,6 +43,7 @@ def facts(accounts: Accounts, request_id: str | None = None) -> dict[str, Any]:
             }
             for eviction, count in sorted(account.evicted.items(), key=lambda item: item[0][0])
         ],
+        "not_kept": [{"tokens": count, **kept._asdict()} for kept, count in account.kept.items()],
         "pool_blocks": accounts.pool_blocks,
         "block_tokens": accounts.block_tokens,
         "sentences": [*lines(accounts, request_id)],
@@ -51,7 +54,7 @@ def lines(accounts: Accounts, request_id: str | None = None) -> Iterator[str]:
     """The account of a request, or of all: the tokens of each cause, and what ends it."""
     account = accounts.of(request_id)
     yield heading(account)
-    for count, line in sentences(accounts, account):
+    for count, line in sentences(accounts, request_id):
         yield f"{count / account.tokens:8.1%}  {count:>11,}  {line}"
     if request_id is None:
         yield from remedies(accounts, account)
@@ -60,7 +63,7 @@ def lines(accounts: Accounts, request_id: str | None = None) -> Iterator[str]:
 def remedies(accounts: Accounts, account: Account) -> Iterator[str]:
     """The settings that end the causes of an account, in the order of their tokens."""
     for cause, _ in account.causes:
-        if cause == tokens.EVICTED:
+        if cause == tokens.EVICTED and account.evicted:
             yield f"{cause} no more: {_larger(accounts, account)}"
         elif cause in REMEDIES:
             yield f"{cause} no more: {REMEDIES[cause]}"
@@ -82,18 +85,44 @@ def heading(account: Account) -> str:
     )
 
 
-def sentences(accounts: Accounts, account: Account) -> Iterator[tuple[int, str]]:
-    """The tokens of each cause, and a sentence on it."""
+def sentences(accounts: Accounts, request_id: str | None) -> Iterator[tuple[int, str]]:
+    """The tokens of each cause of a request, or of all, and a sentence on it."""
+    account = accounts.of(request_id)
     for cause, count in account.causes:
-        if cause == tokens.EVICTED:
+        if cause == tokens.EVICTED and account.evicted:
             yield count, f"{cause}: {_distances(accounts, account.evicted)}"
         elif cause == tokens.SHORT:
-            yield (
-                count,
-                f"{cause} of {words.plural(accounts.block_tokens, 'token')}: {CAUSES[cause]}",
-            )
+            size = words.plural(accounts.block_tokens, "token")
+            yield count, f"{cause} of {size}: {_short(accounts, request_id)}"
+        elif cause == tokens.STATE:
+            yield count, f"{cause}: {_states(account.kept)}"
         else:
             yield count, f"{cause}: {CAUSES[cause]}"
+
+
+def _short(accounts: Accounts, request_id: str | None) -> str:
+    """Why tokens fill no block; where no prompt fills one, that none can ever be found."""
+    prompts = accounts.prompt_tokens
+    longest = max(prompts.values()) if request_id is None else prompts[request_id]
+    if longest < accounts.block_tokens:
+        none = "no prompt, of at most" if request_id is None else "not even its prompt of"
+        return f"{none} {longest:,} tokens fills a block, so it can never be found"
+    return CAUSES[tokens.SHORT] if accounts.token_ids else "a prompt's end that fills no block"
+
+
+def _states(kept: "Counter[Kept]") -> str:
+    """'attention has the blocks of 384 tokens, Mamba has no state at the end of any', of a request;
+    of several look-ups their cause."""
+    kinds = {kind for each in kept for kind in each.kinds}
+    align = "; vLLM's align mode keeps that of a prompt's last full block" if MAMBA in kinds else ""
+    if len(kept) > 1:
+        return CAUSES[tokens.STATE] + align
+    ((groups, _),) = kept.items()
+    at = f"behind token {groups.part_tokens:,}" if groups.part_tokens else "at the end of any"
+    return (
+        f"attention has the blocks of {groups.whole_tokens:,} tokens, "
+        f"{words.join_words([*groups.kinds])} has no state or window {at}{align}"
+    )
 
 
 def _distances(accounts: Accounts, evicted: "Counter[Eviction]") -> str:
@@ -103,23 +132,19 @@ def _distances(accounts: Accounts, evicted: "Counter[Eviction]") -> str:
     within = [each for each in evicted if each.held_blocks is not None]
     parts = []
     if beyond:
-        count = _count(evicted, within=False)
         verb = "exceeds" if min(beyond) == max(beyond) else "exceed"
         parts.append(f"reuse {_range('distance', beyond)} {verb} the pool's {pool:,}")
     if within:
         held = max(each.held_blocks or 0 for each in within)
         distances = [each.distance_blocks for each in within]
-        of_these = f"of {_count(evicted, within=True):,} the" if beyond else "although its"
+        count = sum(evicted[each] for each in within)
+        of_these = f"of {count:,} the" if beyond else "although its"
         verb = "is" if min(distances) == max(distances) else "are"
         parts.append(
             f"{of_these} reuse {_range('distance', distances)} {verb} below the pool's {pool:,}: "
             f"requests that ran held up to {held:,}"
         )
     return "; ".join(parts)
-
-
-def _count(evicted: "Counter[Eviction]", within: bool) -> int:
-    return sum(n for each, n in evicted.items() if (each.held_blocks is not None) == within)
 
 
 def _range(name: str, blocks: list[int]) -> str:

@@ -13,6 +13,8 @@ BEHIND = "behind an evicted block"
 SHORT = "shorter than a block"
 UNDER_WAY = "asked while still computed"
 LAST = "last token"
+STATE = "state not kept"
+UNTOLD = "not told"
 PREEMPTED = "preempted"
 CAUSES = {
     NEW: "no earlier request had computed this prefix",
@@ -24,6 +26,9 @@ CAUSES = {
     UNDER_WAY: "an earlier request that ran at that moment had not yet computed it",
     LAST: "all of the prompt is cached, but its newest token must be computed, which takes its "
     "whole block",
+    STATE: "attention has its blocks, and another KV group has no state, or window, at their end",
+    UNTOLD: "an earlier request had computed it, and the recording does not tell which KV group "
+    "lacked it",
     OFF: "an earlier request had computed it, and nothing keeps it without a prefix cache",
     PREEMPTED: "the request had computed it, and lost it as it was preempted",
 }
@@ -44,6 +49,19 @@ class Eviction(NamedTuple):
     held_blocks: int | None = None
 
 
+class Kept(NamedTuple):
+    """What the KV groups of a model had of a request, whose look-up needs all of them.
+
+    `whole_tokens` are the first tokens of which every group that keeps all tokens had the blocks,
+    `part_tokens` the furthest position at which every other group, of states or windows, had what
+    it keeps. `kinds` are these others.
+    """
+
+    whole_tokens: int
+    part_tokens: int
+    kinds: tuple[str, ...]
+
+
 @dataclass
 class Account:
     """Tokens of a request, or of several.
@@ -52,7 +70,7 @@ class Account:
     has had in the cache: `asked`. Of these, `found` are in the prefix cache, `loaded` come from the
     host by vLLM's offloading, `copied` by a policy's copies, `unserved` were not computed before it
     was preempted or aborted, and the others are `computed`. These also count outputs. `computed`
-    are tokens by cause, `evicted` those of EVICTED by what is known of the eviction.
+    are tokens by cause, `evicted` those of EVICTED and `kept` those of STATE by what is known.
     """
 
     asked: int = 0
@@ -62,6 +80,7 @@ class Account:
     unserved: int = 0
     computed: Counter[str] = field(default_factory=Counter)
     evicted: Counter[Eviction] = field(default_factory=Counter)
+    kept: Counter[Kept] = field(default_factory=Counter)
 
     @property
     def tokens(self) -> int:
@@ -90,6 +109,7 @@ class Account:
             total.unserved += account.unserved
             total.computed.update(account.computed)
             total.evicted.update(account.evicted)
+            total.kept.update(account.kept)
         return total
 
 
@@ -97,10 +117,13 @@ class Account:
 class Accounts:
     """The accounts of all requests of a repeat, and the KV cache that they are about.
 
-    `of_request` has a request that a pass computed.
+    `of_request` has a request that a pass computed, `prompt_tokens` every request. `token_ids`
+    says whether tokens are known within blocks, which they are not in a recording.
     """
 
     of_request: Mapping[str, Account]
+    prompt_tokens: Mapping[str, int]
+    token_ids: bool
     pool_blocks: int
     block_tokens: int
     block_bytes: int

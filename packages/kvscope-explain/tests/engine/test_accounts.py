@@ -1,15 +1,16 @@
 """Accounts of tokens: every computed token has one cause, and changed records change the causes."""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from prompts import Prompt, accounts, causes, serve, serve_prompts
 
 from kvscope.judge.records import Records
-from kvscope.tables.run_view import RunView
 from kvscope_explain import tokens
 from kvscope_explain.token_words import facts, lines
-from prompts import Prompt, accounts, causes, serve, serve_prompts
 from tests.warm import Warm
 
 pytestmark = pytest.mark.engine
@@ -102,42 +103,44 @@ def test_shares_add_up_to_the_whole(run: Records) -> None:
 ALONE = [name for name, words in CASES.items() if ONE_AT_A_TIME in words]
 
 
-@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize("case", ALONE)
 def test_requests_that_run_alone_have_the_causes_of_a_plain_comparison(
-    name: str, runs: dict[str, Records]
+    case: str, runs: dict[str, Records]
 ) -> None:
-    run, size = runs[name].of_repeat(0), 16
-    texts = {row.request_id: sequence(row) for row in run.workload.itertuples()}
+    run, known, size = runs[case].of_repeat(0), accounts(runs[case]), 16
+    workload, batch = run.workload.to_dict("records"), run.batch.sort_values("step")
+    texts = {row["request_id"]: sequence(row) for row in workload}
     prompts = dict(zip(run.workload["request_id"], run.workload["prompt_tokens"], strict=True))
     computed = set[bytes]()
-    for row in run.batch.sort_values("step").itertuples():
-        text, prompt = texts[row.request_id], prompts[row.request_id]
-        if not row.context_tokens or row.context_tokens == row.hit_tokens:
+    columns = ("request_id", "context_tokens", "hit_tokens", "scheduled_tokens")
+    for name, context, hit, scheduled in zip(*(batch[column] for column in columns), strict=True):
+        text, prompt = texts[name], prompts[name]
+        if not context or context == hit:
             expected, before = Counter[str](), frozenset(computed)
-        for place in range(row.context_tokens, row.context_tokens + row.scheduled_tokens):
+        for place in range(context, context + scheduled):
             block_end = (place // size + 1) * size
-            known = block_end <= prompt and text[:block_end].tobytes() in before
+            whole = block_end <= prompt and text[:block_end].tobytes() in before
             if place >= prompt:
                 expected["output"] += 1
-            elif known:
+            elif whole:
                 expected["known"] += 1
             else:
                 short = text[: place + 1].tobytes() in before
                 expected["short" if short else "new"] += 1
             computed.add(text[: place + 1].tobytes())
-        for place in range(row.context_tokens):
+        for place in range(context):
             computed.add(text[: place + 1].tobytes())
-        account = accounts(runs[name]).of(row.request_id).computed
-        if row.context_tokens + row.scheduled_tokens == len(text) - 1:
+        account = known.of(name).computed
+        if context + scheduled == len(text) - 1:
             blocks = (tokens.EVICTED, tokens.BEHIND, tokens.LAST, tokens.OFF)
             assert account[tokens.NEW] == expected["new"]
             assert account[tokens.SHORT] == expected["short"]
             assert sum(account[cause] for cause in blocks) == expected["known"]
 
 
-def sequence(row: object) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+def sequence(row: Any) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
     """The tokens of a prompt and its outputs."""
-    parts = [getattr(row, "prompt_token_ids"), getattr(row, "output_token_ids")]
+    parts = [row["prompt_token_ids"], row["output_token_ids"]]
     return np.concatenate([np.asarray(part, np.int64) for part in parts])
 
 
@@ -191,15 +194,13 @@ def forged(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Records:
     return serve_prompts(warm, file, prompts)
 
 
-def with_tokens(run: Records, request: int, change: dict[int, int]) -> RunView:
+def with_tokens(run: Records, request: int, change: dict[int, int]) -> Records:
     """The run with other tokens at some places of a prompt."""
-    workload = run.workload.copy()
-    row = workload.index[workload["request_id"] == str(request)][0]
-    prompt = np.array(workload.at[row, "prompt_token_ids"])
+    rows = run.workload.to_dict("records")
+    prompt = rows[request]["prompt_token_ids"] = np.array(rows[request]["prompt_token_ids"])
     for place, token in change.items():
         prompt[place] = token
-    workload.at[row, "prompt_token_ids"] = prompt
-    return run.variant(workload=workload)
+    return run.variant(workload=pd.DataFrame(rows))
 
 
 @pytest.mark.parametrize("place", [0, 15, 16, 50, 100, 111, 112, 119])

@@ -4,14 +4,13 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from prompts import Prompt, accounts, causes, serve_prompts
 
 from kvscope.judge.records import Records
 from kvscope_explain import tokens
 from kvscope_explain.token_words import lines
 from kvscope_explain.tokens import Eviction
 from tests.warm import Warm
-
-from prompts import Prompt, accounts, causes, serve_prompts
 
 pytestmark = pytest.mark.engine
 

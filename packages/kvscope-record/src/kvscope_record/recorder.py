@@ -45,12 +45,16 @@ class ServerRecorder(observer.Recorder):
         self._told: list[list[int]] = []  # counts of the pass whose output is being processed
         self._done = deque[Done](maxlen=MOST_DONE)  # since the newest segment began
         self._done_before: deque[Done] = self._done.copy()  # in the segment before
+        self._group_hits: dict[str, list[int]] = {}  # of waiting requests, by their last look-up
 
     def observe(self, scheduler: Any, marks: nvtx.Marks) -> observer.SchedulerObserver:
         """Record a scheduler from now on, and mark its passes."""
         self._scheduler = scheduler
         marks.push(ranges.REPEAT)
         self._observer = observer.SchedulerObserver(scheduler, self, time.monotonic_ns, marks)
+        manager = scheduler.kv_cache_manager
+        if self._facts["prefix_caching"] and len(self._facts["kv_groups"]) > 1:
+            self._observer.follow(manager, "get_computed_blocks", after=self.looked_up)
         self.guarded(self.begin_schedule)()
         return self._observer
 
@@ -141,6 +145,18 @@ class ServerRecorder(observer.Recorder):
         request = self._numbers[job.req_id]
         return [number, request, len(blocks.block_ids), int(blocks.block_indices[0])]
 
+    def looked_up(self, _: int, result: Any, request: Any) -> None:
+        """Keep how many tokens each KV group could give, where together they give too few.
+
+        It takes as long as vLLM's own look-up. Some releases of vLLM cannot say it.
+        """
+        coordinator = self._scheduler.kv_cache_manager.coordinator
+        tell = getattr(coordinator, "find_longest_cache_hit_per_group", None)
+        size = self._facts["block_size"]
+        if tell is not None and result[1] < (request.num_tokens - 1) // size * size:
+            _, hits = tell(request.block_hashes, request.num_tokens - 1)
+            self._group_hits[request.request_id] = list(map(int, hits))
+
     def scheduled(self, one: observer.ObservedPass) -> None:
         """Record a pass: its requests, and the blocks that they were given."""
         scheduler, numbers, output = self._scheduler, self._numbers, one.scheduled
@@ -171,10 +187,16 @@ class ServerRecorder(observer.Recorder):
                 [[numbers[name], tokens] for name, tokens in one.found.items()],
                 blocks,
                 self._counts.at_schedule(numbers, output),
+                [
+                    [numbers[name], self._group_hits.pop(name)]
+                    for name in one.found
+                    if name in self._group_hits
+                ],
             )
         )
-        for number in [numbers.pop(name) for name in {*one.ended}]:
-            del self._arrivals[number]
+        for name in {*one.ended}:
+            del self._arrivals[numbers.pop(name)]
+            self._group_hits.pop(name, None)
 
     def computed(self, one: observer.ObservedPass, output: Any) -> None:
         """Keep what the output counts, before vLLM cuts what ends."""

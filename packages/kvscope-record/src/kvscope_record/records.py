@@ -37,6 +37,7 @@ class Scheduled(NamedTuple):
     hits: list[list[int]]  # of admitted ones: request, tokens found in the prefix cache
     blocks: list[list[Any]]  # of those that got some: request, whether admitted, ids by KV group
     counts: Sequence[Sequence[int]]  # of those that have some: request, counts (`record.counts`)
+    group_hits: Sequence[Sequence[Any]] = ()  # of admitted ones: request, tokens by KV group
     kind: str = "scheduled"
 
 

@@ -45,6 +45,7 @@ class Replayed:
     came: dict[int, Arrival | Live] = field(default_factory=dict)
     ended: dict[int, Ended] = field(default_factory=dict)
     preempted: dict[int, int] = field(default_factory=dict)  # how often, within the window
+    group_hits: dict[tuple[int, str], list[int]] = field(default_factory=dict)  # by pass, request
     origin_ns: int = 0
     end_ns: int = 0
 
@@ -116,6 +117,8 @@ def read(window: Window) -> Replayed:
                 swallowed = []
             behind_gap = False
             replay.recording.passes.append(_pass(event, output, told))
+            for request, tokens in event.group_hits:
+                replay.group_hits[steps.row(event.step), str(request)] = tokens
             if replay.one_group:
                 contents.schedule(steps.row(event.step), event, _tentative(told))
     replay.recording.transfers += _transfers(replay, orders, steps)
@@ -246,6 +249,9 @@ def tables_of(made: Replayed) -> dict[tables.Table, pd.DataFrame]:
     repeat_tables.steps["stalled"] = stalls.find_stalls(repeat_tables.steps)
     if not facts["connector"]:
         repeat_tables.batch["loaded_tokens"] = 0
+    hits = made.group_hits
+    keys = repeat_tables.batch[["step", "request_id"]].itertuples(index=False, name=None)
+    repeat_tables.batch["group_hit_tokens"] = [hits.get(key) for key in keys]
     if facts["prefix_caching"] and not made.one_group:
         repeat_tables.batch["own_hit_tokens"] = repeat_tables.preemptions["own_hit_tokens"] = None
     return {
@@ -306,12 +312,13 @@ def _block_ids(replay: Replayed) -> dict[int, list[int]]:
     They are of vLLM's hashes, which it has with a prefix cache; of one KV group, a number a block.
     """
     facts, numbers = replay.window.facts, dict[str, int]()
-    hashes_a_block = facts["block_size"] // facts["hash_block_size"] if replay.one_group else 1
+    each = facts["block_size"] // facts["hash_block_size"] if replay.one_group else 1
     ids = {}
     for number, request in replay.came.items():
         end = replay.ended.get(number)
-        hashes = [*request.hashes, *(end.hashes if end else ())][hashes_a_block - 1 :: hashes_a_block]
-        ids[number] = [numbers.setdefault(hash_, len(numbers) + 1) for hash_ in hashes]
+        hashes = [*request.hashes, *(end.hashes if end else ())]
+        of_blocks = hashes[each - 1 :: each]
+        ids[number] = [numbers.setdefault(hash_, len(numbers) + 1) for hash_ in of_blocks]
     return ids if facts["prefix_caching"] else {}
 
 
