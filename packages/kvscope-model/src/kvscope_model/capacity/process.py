@@ -14,7 +14,7 @@ from typing import Any
 from kvscope.api.errors import BadInput
 from kvscope.api.files import files
 from kvscope.api.models import kv_bytes
-from kvscope_model.capacity import published
+from kvscope_model.capacity import operators, published
 from kvscope_model.capacity.gpus import Gpu
 from kvscope_model.capacity.memory import Budget
 from kvscope_model.capacity.request import ANSWER, Answer, Variant
@@ -48,11 +48,7 @@ class Planning:
     def __post_init__(self) -> None:
         self.gpu = Gpu.model_validate(self.asked["gpu"]) if self.asked["gpu"] else None
         if self.gpu:
-            from kvscope.api.vllm import kv_planning  # vLLM is imported before operators are there
-            from kvscope_rehearsal import planned
-
-            assert kv_planning
-            planned.answer_all()
+            operators.complete()
 
     def answer(self) -> Answer:
         """The answer; BadInput if there is no plan."""
