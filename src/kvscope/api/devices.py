@@ -1,9 +1,10 @@
 """Devices as planning knows them: their settings, limits and speed.
 
-`TOKEN` is what requests are given on a device that computes nothing of the model.
+- `decisions`: a `Decision` of a device's engine on a value of a `Draft` of an experiment, whatever
+  is asked for; `Decisions` by key
 """
 
+from kvscope.plan import decisions
 from kvscope.plan.device import Device, Kernels, Speed
-from kvscope.plan.devices.dry import TOKEN
 
-__all__ = ["TOKEN", "Device", "Kernels", "Speed"]
+__all__ = ["Device", "Kernels", "Speed", "decisions"]

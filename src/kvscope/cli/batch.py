@@ -6,9 +6,12 @@ them. An experiment that fails keeps its log and reason, and the others go on.
 """
 
 import gc
+import json
 import os
+import sys
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -18,6 +21,7 @@ from typing import TextIO
 
 from kvscope.base import layout, processes
 from kvscope.base.errors import EXIT_DONE, EXIT_FAILED, BadInput, KvscopeError
+from kvscope.engine.devices.platform import platform_of
 from kvscope.plan import batches
 from kvscope.plan.experiment import Experiment
 from kvscope.run.display import Line
@@ -106,8 +110,16 @@ def _run_virtual(jobs: Sequence[Job], line: Line) -> Iterator[Outcome]:
 
 
 def _each_in_fork(jobs: Sequence[Job]) -> Iterator[tuple[Job, KvscopeError | None]]:
-    """Each job with its error, if any; a lost fork costs only its job."""
-    pending = list(jobs)
+    """Each job with its error, if any; jobs that need other variables have other forks."""
+    alike: dict[str, list[Job]] = defaultdict(list)
+    for job in jobs:
+        alike[json.dumps(platform_of(job.experiment).environment(), sort_keys=True)].append(job)
+    for pending in alike.values():
+        yield from _each_in_fork_of(pending)
+
+
+def _each_in_fork_of(pending: list[Job]) -> Iterator[tuple[Job, KvscopeError | None]]:
+    """Each job of one environment with its error, if any; a lost fork costs only its job."""
     while pending:
         with processes.forks(1) as pool:
             pool.submit(prepare, measured_environment(pending[0].experiment)).result()
@@ -125,6 +137,8 @@ def prepare(environment: dict[str, str]) -> None:
     """Prepare this process for running experiments; vLLM must not be imported yet."""
     os.environ.clear()
     os.environ.update(environment)
+    path = environment.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [entry for entry in path if entry and entry not in sys.path]
     gc.disable()  # all that a run records is kept
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field
 
 from kvscope.base.time_sources import BY_CLOCK, MEASURED, REHEARSED
+from kvscope.plan.decisions import Decisions, Draft
 from kvscope.plan.fields import MAX_THREADS, Label, Whole, impossible
 from kvscope.plan.option import Option
 from kvscope.plan.parts import Conditions
@@ -88,9 +89,12 @@ class Device(Option):
     `intervals` names the function, 'module:function', that gives intervals of a modeled run's
     metrics: of its records and the metrics' values, by the metrics' names.
 
+    `TOKEN` is what requests are given on a device that computes nothing of the model.
+
     `evidence` is what its runs have. `caveat` is a sentence for the page of whoever reads them.
     """
 
+    TOKEN: ClassVar[int] = 7
     platform: ClassVar[str]
     attentions: ClassVar[dict[str, Kernels]] = {"vllm": Kernels()}
     speed: ClassVar[Speed]
@@ -119,6 +123,14 @@ class Device(Option):
     def time_sources(cls) -> tuple[str, ...]:
         """Allowed values of time_source for a run of the device."""
         return (cls.time_source, REHEARSED) if cls.rehearsed else (cls.time_source,)
+
+    @classmethod
+    def decide(cls, drafts: Sequence[Draft]) -> Sequence[Decisions]:
+        """Values that its engine decides in place of the drafts' values, for each draft.
+
+        A plan has all of its drafts decided at once. BadInput if the engine cannot be asked.
+        """
+        return [{} for _ in drafts]
 
     @property
     def by_clock(self) -> bool:

@@ -14,6 +14,8 @@ from kvscope.plan import levels
 from kvscope.plan import overrides as command_line
 from kvscope.plan import study as studies
 from kvscope.plan.composition import Composer, Config
+from kvscope.plan.decisions import Draft
+from kvscope.plan.device import Device
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.figures import EXPERIMENT, GRID, Axes
 from kvscope.plan.levels import Levels
@@ -27,6 +29,7 @@ from kvscope.plan.wording import format_value
 MAX_EXPERIMENTS = 10_000
 
 CommandLine = dict[str, list[Any]]
+Drafted = list[tuple[Point, Config]]
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Plan:
     """An expanded study; `study` is None for overrides without a study.
 
     `varied_keys` are the keys whose values differ between its experiments, `compared` how these
-    are told apart and compared.
+    are told apart and compared, `notes` name values that an engine decided otherwise than asked.
     """
 
     study: str | None
@@ -58,6 +61,7 @@ class Plan:
     compared: Compared
     question: Question | None = None
     levels: Levels = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def expand(study: str | None, overrides: list[str], config_dir: Path) -> Plan:
@@ -74,10 +78,10 @@ def expand(study: str | None, overrides: list[str], config_dir: Path) -> Plan:
     _check_levels(definition)
     _refuse_too_many(definition.name, grids)
     rows: dict[str, tuple[Experiment, Point, Config]] = {}
-    for grid in grids:
-        for point, config in _points(grid, command, composer):
-            experiment = point.experiment(config)
-            rows.setdefault(experiment.id, (experiment, point, config))
+    drafted = [drafted for grid in grids for drafted in _points(grid, command, composer)]
+    for point, config in _decided(drafted):
+        experiment = point.experiment(config)
+        rows.setdefault(experiment.id, (experiment, point, config))
     _check_axes(definition)  # after options: one of an absent package has keys that nothing knows
     if not rows:
         raise BadInput(f"study {definition.name!r} has no experiments left after its exclusions")
@@ -104,6 +108,7 @@ def expand(study: str | None, overrides: list[str], config_dir: Path) -> Plan:
         compared=compared,
         question=definition.question,
         levels=definition.levels,
+        notes=_notes(point for _, point, _ in rows.values()),
     )
 
 
@@ -181,6 +186,28 @@ def _points(grid: Grid, given: CommandLine, composer: Composer) -> Iterator[tupl
         config = point.config()
         if not any(_matches(point, config, pattern) for pattern in grid.exclude):
             yield point, config
+
+
+def _decided(drafted: Drafted) -> Drafted:
+    """The points with the values that the engines of their devices decide."""
+    by_device: dict[type[Device], dict[int, Draft]] = defaultdict(dict)
+    for number, (point, config) in enumerate(drafted):
+        if draft := point.draft(config):
+            assert isinstance(draft.device, Device)
+            by_device[type(draft.device)][number] = draft
+    points = dict(enumerate(drafted))
+    for kind, drafts in by_device.items():
+        for number, decided in zip(drafts, kind.decide([*drafts.values()]), strict=True):
+            if decided:
+                point = replace(points[number][0], decided=decided)
+                points[number] = point, point.config()
+    return [*points.values()]
+
+
+def _notes(points: Iterator[Point]) -> tuple[str, ...]:
+    """The notes on values that engines decided, each once."""
+    notes = (decision.note for point in points for decision in point.decided.values())
+    return tuple(dict.fromkeys(filter(None, notes)))
 
 
 def _matches(point: Point, config: Config, pattern: Settings) -> bool:

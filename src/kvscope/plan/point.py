@@ -1,17 +1,25 @@
 """A point of a grid: the settings of each layer, and the experiment they define."""
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, reduce
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
+
+from pydantic import BaseModel, ValidationError
 
 from kvscope.base.errors import BadInput
 from kvscope.plan.complaints import all_keys, mapping_keys, part_classes
 from kvscope.plan.composition import Composer, Config
+from kvscope.plan.decisions import Decisions, Draft
 from kvscope.plan.demand import size_cache
+from kvscope.plan.device import Device
 from kvscope.plan.experiment import Experiment, parse
 from kvscope.plan.expressions import resolve
+from kvscope.plan.models import Model
+from kvscope.plan.parts import CacheSettings, EngineSettings
+from kvscope.plan.policy import Batching
+from kvscope.plan.registry import OneOf
 from kvscope.plan.sources import Location, fill_in
 from kvscope.plan.study import Grid, Settings
 from kvscope.plan.wording import format_value, suggestion
@@ -20,14 +28,28 @@ from kvscope.plan.workload import Workload
 DEVICE_SETS = "sets"  # key of a device's option file: defaults of other groups with this device
 
 
+class Parts(BaseModel):
+    """The parts of a configuration by which an engine decides."""
+
+    model: Model
+    device: Annotated[Device, OneOf("device")]
+    engine: EngineSettings
+    batching: Annotated[Batching, OneOf("batching")]
+    cache: CacheSettings
+
+
 @dataclass(frozen=True)
 class Point:
-    """The settings that a study's grid and the command line make at one point."""
+    """The settings that a study's grid and the command line make at one point.
+
+    `decided` are values of the device's engine, which take precedence.
+    """
 
     composer: Composer
     grid: Grid
     study_settings: Settings
     command_settings: Settings
+    decided: Decisions = field(default_factory=dict)
 
     @property
     def settings(self) -> Settings:
@@ -36,6 +58,8 @@ class Point:
 
     def place(self, key: str) -> Location:
         """The place where a dotted key's value is written."""
+        if key in self.decided:
+            return Location(self.decided[key].origin, Path())
         groups = self.composer.groups
         layers = (
             (self.command_settings, Location("the command line", Path())),
@@ -55,7 +79,7 @@ class Point:
         return self.place(key).words
 
     def config(self) -> Config:
-        """The configuration: defaults, options, the study's and the command line's settings."""
+        """The configuration: defaults, options, settings of study and command line, decisions."""
         groups = self.composer.groups
         choices = {key: value for key, value in self.settings.items() if key in groups}
         for group, option in choices.items():
@@ -67,6 +91,8 @@ class Point:
             for key, value in layer.items():
                 if key not in groups:
                     self._set(config, key, value)
+        for key, decision in self.decided.items():
+            self._set(config, key, decision.value)
         return resolve(config, self.origin)
 
     def experiment(self, config: Config) -> Experiment:
@@ -78,6 +104,16 @@ class Point:
                 config = config | {"workload": fill_in(workload, kind, self.place)}
                 config = size_cache(config, kind, self.origin)
         return parse(config, self.origin)
+
+    def draft(self, config: Config) -> Draft | None:
+        """The draft of this point's configuration; None if it is not valid, which parsing says."""
+        try:
+            parts = Parts.model_validate(config)
+        except ValidationError:
+            return None
+        whole_prompts = parts.batching.cuts_prompts == "never"
+        given = frozenset(self.settings)
+        return Draft(parts.device, parts.model, parts.engine, parts.cache, whole_prompts, given)
 
     def value(self, config: Config, key: str) -> Any:
         """A key's value: the option's name for a group, None if there is no such key."""

@@ -1,15 +1,17 @@
 """`modeled`: vLLM's scheduler on a virtual clock; nothing of the model is computed or allocated."""
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationError
 
-from kvscope.api.devices import Device, Kernels, Speed
+from kvscope.api.devices import Device, Kernels, Speed, decisions
 from kvscope.api.errors import BadInput
 from kvscope.api.files import reading
 from kvscope.api.models import Model
 from kvscope.api.settings import Conditions, Label, fields, impossible
 from kvscope.api.words import time_sources
+from kvscope_model.capacity.gpus import Gpu, gpus
 from kvscope_model.hardware import hardware as data
 from kvscope_model.hardware.cost import PassCost
 from kvscope_model.hardware.family_cost import FamilyCost
@@ -106,6 +108,26 @@ class Modeled(ModeledHardware):
         Field(default_factory=list),
         Label("fits to bootstrap samples"),
     ]
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The GPU that vLLM of today plans for; None with vLLM 0.4.2, and of a CPU."""
+        return gpus().get(self.hardware) if self.kernels == "vllm" else None
+
+    @classmethod
+    def decide(cls, drafts: Sequence[decisions.Draft]) -> Sequence[decisions.Decisions]:
+        """vLLM's default limits on the GPU, and the size of blocks that hold a state."""
+        from kvscope_model.capacity.on_gpu import OnGpu, decide
+
+        on_gpu = {}
+        for number, draft in enumerate(drafts):
+            device, model = draft.device, draft.model
+            assert isinstance(device, cls)
+            assert isinstance(model, Model)
+            if device.gpu:
+                on_gpu[number] = OnGpu(draft, model, device.hardware, device.gpu)
+        decided = dict(zip(on_gpu, decide([*on_gpu.values()]), strict=True))
+        return [decided.get(number, {}) for number in range(len(drafts))]
 
     @property
     def fits(self) -> list[Hardware]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
 
-from kvscope.api.devices import TOKEN
+from kvscope.api.devices import Device
 from kvscope.api.engines import VirtualClock
 from kvscope.api.models import Model
 from kvscope.api.settings import Conditions
@@ -55,7 +55,7 @@ class ModeledEngine(Engine):
         for step, end_s in zip(simulated.passes, simulated.ends_s, strict=True):
             self.clock.wait(end_s - begin_s)
             begin_s = end_s
-            yield step, [TOKEN] * len(step.rows)
+            yield step, [Device.TOKEN] * len(step.rows)
 
     def simulated(self, lengths: list[Length]) -> Simulated:
         """A batch of these lengths."""

@@ -45,7 +45,7 @@ def plan(given: argparse.Namespace) -> int:
         print(f"kvscope: warning: {warning}", file=sys.stderr)
     if note := manifest.device_note(needs.values(), packages.device()):
         print(f"kvscope: note: {note}", file=sys.stderr)
-    for note in effects.notes(plan):
+    for note in (*plan.notes, *effects.notes(plan)):
         print(f"kvscope: note: {note}", file=sys.stderr)
     if given.write:
         path = manifest.write(plan, given.write)

@@ -134,7 +134,10 @@ def _experiments(words: list[str], config_dir: Path) -> list[Experiment]:
     if all(word.endswith((".yaml", ".yml")) and "=" not in word for word in words):
         return [experiment.load(Path(word)) for word in words]
     study, overrides = manifest.split_study(words)
-    return [planned.experiment for planned in grid.expand(study, overrides, config_dir).experiments]
+    plan = grid.expand(study, overrides, config_dir)
+    for note in plan.notes:
+        print(f"kvscope: note: {note}", file=sys.stderr)
+    return [planned.experiment for planned in plan.experiments]
 
 
 def _as_config(words: list[str]) -> str:

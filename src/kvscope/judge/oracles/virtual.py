@@ -11,7 +11,8 @@ from kvscope.judge.oracles.clocks import repeats_of
 from kvscope.judge.oracles.facts import device_class
 from kvscope.judge.oracles.run_tables import NANOSECONDS, RunTables, bad_rows, combine
 from kvscope.judge.planned import experiment_of
-from kvscope.plan.devices.dry import TOKEN, Dry
+from kvscope.plan.device import Device
+from kvscope.plan.devices.dry import Dry
 from kvscope.tables.copies import INPUTS
 from kvscope.tables.oracle import Violations
 from kvscope.tables.run_data import of_repeat
@@ -102,7 +103,7 @@ def modeled_output_wrong(run: RunTables) -> Violations:
     forced = workload.loc[workload["output_token_ids"].notna(), "request_id"]
     rows = run.records.requests[~run.records.requests["request_id"].isin(forced)]
     expected = [
-        sha256(np.full(count, TOKEN, "<i4").tobytes()).hexdigest()
+        sha256(np.full(count, Device.TOKEN, "<i4").tobytes()).hexdigest()
         for count in rows["output_tokens"].tolist()
     ]
     return bad_rows(rows, rows["output_sha256"] != expected, lambda _: "not the tokens of a model")

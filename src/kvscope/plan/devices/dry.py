@@ -9,9 +9,6 @@ from kvscope.plan.device import Device, Kernels, Speed
 from kvscope.plan.fields import Label, impossible
 from kvscope.plan.parts import Conditions
 
-TOKEN = 7
-"""The token that every request samples on a device that computes nothing of the model."""
-
 Seconds = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
 
 

@@ -44,6 +44,16 @@ class Gpu(fields.Part):
         """Bytes of its memory that CUDA counts."""
         return int(self.memory_gib * 2**30)
 
+    @property
+    def default_limits(self) -> tuple[int, int]:
+        """vLLM's default `max_num_batched_tokens` and `max_num_seqs` of a server on it.
+
+        They are those of `EngineArgs.get_batch_defaults`, before the lengths of requests matter.
+        """
+        if self.memory_gib >= 160:
+            return 16384, 1024
+        return (8192, 1024) if self.memory_gib >= 70 and "A100" not in self.name else (2048, 256)
+
 
 @cache
 def gpus() -> dict[str, Gpu]:

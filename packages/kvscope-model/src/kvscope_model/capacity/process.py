@@ -15,7 +15,7 @@ from typing import Any
 from kvscope.api.errors import BadInput
 from kvscope.api.files import files
 from kvscope.api.models import kv_bytes
-from kvscope_model.capacity import published, variants
+from kvscope_model.capacity import operators, published, variants
 from kvscope_model.capacity.checkpoint import Checkpoint
 from kvscope_model.capacity.gpus import Gpu
 from kvscope_model.capacity.memory import Budget
@@ -53,11 +53,7 @@ class Planning:
         files = self.asked["checkpoint"]
         self.checkpoint = Checkpoint(**files) if files else None
         if self.gpu:
-            from kvscope.api.vllm import kv_planning  # vLLM is imported before operators are there
-            from kvscope_rehearsal import planned
-
-            assert kv_planning
-            planned.answer_all()
+            operators.complete()
 
     def answer(self) -> Answer:
         """The answer; BadInput if there is no plan."""

@@ -18,6 +18,7 @@ from kvscope.api.errors import BadInput, CannotWrite
 from kvscope.api.files import files
 from kvscope.api.machine import machine, processes
 from kvscope.api.models import kv_bytes
+from kvscope_model.capacity import planned_node
 from kvscope_model.capacity.checkpoint import Checkpoint
 from kvscope_model.capacity.gpus import Gpu
 from kvscope_model.capacity.variants import MOST_TIMES
@@ -155,7 +156,8 @@ def _answered(asked: Sequence[Mapping[str, Any]], question: Question) -> list[di
         environment = {**os.environ, **ENVIRONMENT}
         environment.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
         if question.gpu:
-            environment = _with_gpus(place / "node", question, environment)
+            most = question.gpus * (MOST_TIMES if question.advise else 1)
+            environment = planned_node.environment(place / "node", question.gpu, most, environment)
         with (place / "log").open("w+b") as log:
             processes.run(
                 [sys.executable, "-m", PROCESS, *map(str, places)],
@@ -176,26 +178,6 @@ def _read(file: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return answer
-
-
-def _with_gpus(
-    directory: Path, question: Question, environment: Mapping[str, str]
-) -> dict[str, str]:
-    """The environment of a process that finds the GPUs."""
-    from kvscope_rehearsal.node import PLANNED, Gpus, environment_of, make_node
-
-    gpu, installed = question.gpu, machine.installed_vllm()
-    assert gpu is not None
-    if find_spec("triton") is None or installed is None:
-        raise BadInput(
-            "a plan for a GPU needs triton, which is not installed; run `make env`, or ask for the "
-            "plan of this machine with --gpu cpu"
-        )
-    most = question.gpus * (MOST_TIMES if question.advise else 1)
-    gpus = Gpus(most, gpu.name, gpu.memory_bytes, gpu.capability, gpu.processors)
-    make_node(directory, gpus, f"{installed[1].partition('+')[0]}+planned", PLANNED)
-    # vLLM asks for FlashInfer's compiled kernels before it chooses its backends.
-    return environment_of(directory, {**environment, "VLLM_HAS_FLASHINFER_CUBIN": "1"})
 
 
 def _directory() -> Path:

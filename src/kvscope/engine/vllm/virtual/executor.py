@@ -21,7 +21,7 @@ from kvscope.engine.vllm.ranks import stages
 from kvscope.engine.vllm.scheduled import contexts
 from kvscope.engine.vllm.virtual.block_tables import BlockTables
 from kvscope.engine.vllm.without_worker import WithoutWorker
-from kvscope.plan.devices.dry import TOKEN
+from kvscope.plan.device import Device
 
 if TYPE_CHECKING:
     from kvscope.engine.devices.virtual.clock import VirtualClock
@@ -135,7 +135,9 @@ class VirtualExecutor(WithoutWorker):
             self._outputs.pop(name, None)
         for new in scheduler_output.scheduled_new_reqs:
             self._tokens[new.req_id] = len(new.prompt_token_ids or ())
-            self._outputs[new.req_id] = iter(known_outputs(new.sampling_params) or repeat(TOKEN))
+            self._outputs[new.req_id] = iter(
+                known_outputs(new.sampling_params) or repeat(Device.TOKEN)
+            )
 
     def _sampled(self, name: str, computed: int) -> list[int]:
         """A token if the request is computed to its end; none for a chunk short of it."""
