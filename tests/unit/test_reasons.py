@@ -48,9 +48,7 @@ def refused(**values: Any) -> ValidationError:
         (ValueError(NO_BACKEND), "head_size not supported (FLASH_ATTN, FLEX_ATTENTION); partial"),
         (KeyError("Reasoning parser 'x' not found. Use y"), "Reasoning parser 'x' not found."),
         (
-            ImportError(
-                "Failed to import Ray: No module named 'ray'.Please install it with `pip`."
-            ),
+            ImportError("Failed to import Ray: No module named 'ray'.Please `pip install ray`."),
             "Failed to import Ray: No module named 'ray'.",
         ),
         (OSError("We cannot reach a.\nSee https://a.b for help."), "We cannot reach a."),

@@ -141,7 +141,7 @@ def plan(
         core = EngineCore(config, executor, log_stats=False)
     except NoCache:
         raise BadInput(
-            f"{name}: it has no KV cache, as vLLM plans it: no layer keeps anything for later tokens"
+            f"{name}: it has no KV cache, as vLLM plans it: its layers keep nothing for later"
         ) from None
     # vLLM's models raise whatever comes of a config.json that lacks a value, or has a wrong one.
     except Exception as error:
