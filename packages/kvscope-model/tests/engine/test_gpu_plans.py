@@ -73,7 +73,9 @@ QUESTIONS: dict[str, Question] = {
     "of the GPU": question(TINY, None),
     "too large": replace(
         question(LLAMA | {"num_hidden_layers": 320}, None, "max-model-len=4096"),
-        **{"gpus": 1, "advise": True, "kv_heads": 8},
+        gpus=1,
+        advise=True,
+        kv_heads=8,
     ),
     "encoder": question(
         TINY | {"model_type": "bert", "architectures": ["BertModel"]}, 64 * 2**20, "dtype=float16"

@@ -77,8 +77,9 @@ class Planning:
             plan, refused = self._without_room(attempt.arguments, budget), str(error)
             if not plan.blocks:
                 refused = budget.shortage() or refused
+        memory = budget.as_json()
         others = [*self._variants(attempt, plan, budget)] if self.asked["advise"] else []
-        return Answer(plan, budget.as_json(), attempt.notes, refused, others)
+        return Answer(plan, memory, attempt.notes, refused, others)
 
     def _without_room(self, arguments: Sequence[str], budget: Budget) -> kv_bytes.KvPlan:
         """The plan for the longest requests that fit; one without blocks if none does."""
@@ -109,8 +110,10 @@ class Planning:
             same = variants.for_weights(plan, arguments, "quant" in str(attempt.config))
         for candidate in same:
             yield from self._variant(candidate, arguments, length)
+        if not of_gpu:
+            return
         least = max((rank.weight_bytes / rank.usable_bytes for rank in budget.ranks), default=0)
-        for candidate in variants.more_gpus(self.asked["gpus"], arguments, least if of_gpu else 99):
+        for candidate in variants.more_gpus(self.asked["gpus"], arguments, least):
             if planned := [*self._variant(candidate, arguments, length)]:
                 yield from planned
                 return
