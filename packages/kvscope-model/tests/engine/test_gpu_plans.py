@@ -71,7 +71,20 @@ QUESTIONS: dict[str, Question] = {
     "no such flag": question(TINY, 64 * 2**20, "no-such-flag=3"),
     "strange": question(TINY | {"architectures": ["Strange"]}, 64 * 2**20),
     "of the GPU": question(TINY, None),
-    "too large": question(LLAMA | {"num_hidden_layers": 320}, None, "max-model-len=4096"),
+    "too large": replace(
+        question(LLAMA | {"num_hidden_layers": 320}, None, "max-model-len=4096"),
+        gpus=1,
+        advise=True,
+        kv_heads=8,
+    ),
+    "encoder": question(
+        TINY | {"model_type": "bert", "architectures": ["BertModel"]}, 64 * 2**20, "dtype=float16"
+    ),
+    "of its own type": question(
+        TINY | {"model_type": "of-its-own-code", "auto_map": {"AutoConfig": "own.Config"}},
+        64 * 2**20,
+    ),
+    "of the server": question(TINY, 64 * 2**20, "port=8000", "api-key=x"),
 }
 
 
@@ -135,6 +148,24 @@ def test_a_cache_that_holds_no_request_is_planned_for_what_fits(answers: Answers
     assert 0 < answer.plan.max_model_len < 4096
 
 
+def test_weights_that_do_not_fit_are_an_answer_with_the_gpus_that_do(answers: Answers) -> None:
+    answer = answers["too large"]()
+    assert answer.refused == ("the weights of each GPU take 132.0 GiB, and vLLM may use 72.9 GiB.")
+    plan, whole = answer.plan, answers["llama"]().plan
+    assert (plan.blocks, plan.max_concurrency) == (0, 0)
+    assert plan.block_bytes == 10 * whole.block_bytes
+    assert plan.held[0] == whole.held[0]
+    flags = {variant.setting: variant.requests for variant in answer.variants}
+    assert flags["--gpus 2"] > 0
+    assert "gpu_memory_utilization=0.95" not in flags
+
+
+def test_a_type_that_only_own_code_knows_is_planned_by_its_architecture(answers: Answers) -> None:
+    answer = answers["of its own type"]()
+    assert answer.plan.groups == answers["of the server"]().plan.groups
+    assert "auto_map" in answer.notes[0]
+
+
 @pytest.mark.thorough
 def test_numbers_of_four_bits_take_their_own_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -152,8 +183,8 @@ def test_numbers_of_four_bits_take_their_own_bytes(
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("no such flag", "vLLM refuses its arguments: unrecognized arguments: --no-such-flag=3"),
-        ("too large", "take 132.0 GiB, and vLLM may use 72.9 GiB; take 2 times as many --gpus"),
+        ("no such flag", "'no_such_flag' is no argument of `vllm serve`;"),
+        ("encoder", "it has no KV cache, as vLLM plans it"),
         ("strange", "architectures ['Strange'] are not supported"),
     ],
 )

@@ -142,12 +142,25 @@ def test_a_damaged_model_of_the_configuration_is_a_sentence(
         (["tiny-gqua"], "did you mean 'tiny-gqa'?"),
         (["{here}/damaged.json"], "damaged.json: it cannot be read as JSON"),
         (["{here}/other"], "no config.json of a model: it has no model_type"),
+        (["{here}/list.json"], "it has no object, but a list"),
+        (["{here}/m.gguf"], "it has weights; give the config.json of the model"),
+        (["{here}/adapter"], "it is of an adapter; give the config.json of its base model"),
+        (["{here}"], "a directory without a config.json"),
+        (["{here}/deep.json"], "num_hidden_layers is 1,000,000, more than 10,000"),
+        (["tiny-gqa", "--gpus", "3", "pp=2"], "--gpus is 3 but pipeline_parallel_size=2 divide 2"),
+        (["tiny-gqa", "--gpus", "2", "tp=4"], "--gpus is 2 but tensor_parallel_size=4 divide 4"),
     ],
 )
 def test_models_that_cannot_be_planned_are_refused_in_a_sentence(
     words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "damaged.json").write_text("{")
+    (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter/adapter_config.json").write_text("{}")
+    deep = {"model_type": "llama", "num_hidden_layers": 10**6}
+    (tmp_path / "deep.json").write_text(json.dumps(deep))
     (tmp_path / "other").mkdir()
     (tmp_path / "other/config.json").write_text(json.dumps({"hidden_size": 3}))
     assert cli.main(["bytes", *(word.format(here=tmp_path) for word in words)]) == 2

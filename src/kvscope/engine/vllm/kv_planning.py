@@ -59,6 +59,10 @@ Memory = Callable[[VllmConfig, Sequence[Stage]], list[int]]
 """Bytes of the KV cache of a rank of each pipeline stage."""
 
 
+class NoCache(Exception):
+    """No layer keeps anything for later tokens."""
+
+
 class PlanningExecutor(WithoutWorker):
     """An executor with a model that has no storage; `memory` says what its KV cache has.
 
@@ -75,7 +79,9 @@ class PlanningExecutor(WithoutWorker):
         self.caches: list[KVCacheConfig] = []
 
     def get_kv_cache_specs(self) -> list[dict[str, KVCacheSpec]]:
-        """vLLM's specs of what the layers of each stage keep."""
+        """vLLM's specs of what the layers of each stage keep; NoCache if none keeps anything."""
+        if not any(stage.specs for stage in self.stages):
+            raise NoCache
         return [stage.specs for stage in self.stages]
 
     def get_supported_kv_cache_layouts(self) -> list[list[str]]:
@@ -144,14 +150,16 @@ def plan(
     executor = type("PlanningExecutor", (PlanningExecutor,), members)
     try:
         core = EngineCore(config, executor, log_stats=False)
+    except NoCache:
+        raise BadInput(
+            f"{name}: it has no KV cache, as vLLM plans it: its layers keep nothing for later"
+        ) from None
     # vLLM's models raise whatever comes of a config.json that lacks a value, or has a wrong one.
     except Exception as error:
         if TOO_LITTLE in str(error):
             raise NoRoom(reason(error).replace("), (", "), ")) from error
         raise BadInput(f"{name}: vLLM cannot plan its KV cache: {reason(error)}") from error
     cache: KVCacheConfig = core.scheduler.kv_cache_config
-    if not cache.kv_cache_groups:
-        raise BadInput(f"{name}: it has no KV cache, as vLLM plans it")
     tokens, requests = get_kv_cache_capacity(config, cache)
     layers = dict(attention_layers(config))
     made: PlanningExecutor = core.model_executor

@@ -82,6 +82,6 @@ def ask_no_processor() -> None:
         parts = self.multimodal_config
         if parts and parts.language_model_only and not parts.enable_mm_embeds:
             return False
-        return asks(self)
+        return bool(asks(self))
 
     ModelConfig._supports_multimodal_inputs = supports  # type: ignore[method-assign]

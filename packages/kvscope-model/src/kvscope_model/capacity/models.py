@@ -9,12 +9,23 @@ from typing import Any
 from pydantic import ValidationError
 
 from kvscope.api.composition import composition
-from kvscope.api.errors import BadInput
+from kvscope.api.errors import BadInput, reason_of
+from kvscope.api.files import reading
 from kvscope.api.models import Model
 from kvscope.api.settings import complaints
 from kvscope_model.capacity.checkpoint import Checkpoint, beside
 
 LONGEST = 2**15  # tokens of a request, where a configuration does not say it
+
+MOST_BYTES = 2**24  # of a config.json
+MOST_LAYERS = 10_000  # that can be made
+OTHER_FILES = {
+    ".gguf": "it has weights; give the config.json of the model that they were made of",
+    ".safetensors": "it has weights; give the config.json beside it",
+    "adapter_config.json": "it is of an adapter; give the config.json of its base model",
+    "params.json": "it has Mistral's format; give the model's config.json",
+}
+"""Files of models that are not configurations, by the ends of their names."""
 
 Found = tuple[str, list[str], dict[str, Any]]
 """A model's name, arguments of `vllm serve` that it has, and its config.json."""
@@ -28,6 +39,9 @@ def find(word: str, config_dir: Path) -> Found:
     if file := _file(word):
         name = file.parent.resolve().name if file.name == "config.json" else file.stem
         return (word if _is_id(word) and not Path(word).exists() else name), [], _read(file)
+    if os.path.isdir(word):
+        inside = (sentence for name, sentence in OTHER_FILES.items() if Path(word, name).is_file())
+        raise BadInput(f"{word}: {next(inside, 'a directory without a config.json')}")
     names = composition.groups(config_dir)["model"]
     if word in names:
         return _of_kvscope(word, config_dir)
@@ -72,7 +86,8 @@ def _file(word: str) -> Path | None:
             if place.is_file():
                 return place
         except (OSError, ValueError) as error:
-            raise BadInput(f"{word!r:.200}: it cannot be read: {error}") from None
+            why = reason_of(error) if isinstance(error, OSError) else error
+            raise BadInput(f"{word!r:.200}: it cannot be read: {why}") from None
     return None
 
 
@@ -97,11 +112,25 @@ def _of_kvscope(name: str, config_dir: Path) -> Found:
 
 
 def _read(file: Path) -> dict[str, Any]:
+    """A config.json; BadInput if it is no configuration of a model."""
+    content = reading.read_bytes(file, MOST_BYTES)
+    for suffix, sentence in OTHER_FILES.items():
+        if file.name.endswith(suffix):
+            raise BadInput(f"{file}: {sentence}")
     try:
-        text = file.read_text(encoding="utf-8")
-        config: Any = json.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
+        config: Any = json.loads(content)  # in UTF-8, 16 or 32
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{file}: it cannot be read as JSON: {error}") from None
-    if not isinstance(config, dict) or not config.get("model_type"):
+    if not isinstance(config, dict):
+        raise BadInput(f"{file}: no config.json of a model: it has no object, but {_kind(config)}")
+    if not isinstance(config.get("model_type"), str) or not config["model_type"]:
         raise BadInput(f"{file}: no config.json of a model: it has no model_type")
+    layers = _text(config).get("num_hidden_layers")
+    if isinstance(layers, int) and layers > MOST_LAYERS:
+        raise BadInput(f"{file}: num_hidden_layers is {layers:,}, more than {MOST_LAYERS:,}")
     return config
+
+
+def _kind(value: Any) -> str:
+    kinds = {list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
+    return kinds.get(type(value), "a number")

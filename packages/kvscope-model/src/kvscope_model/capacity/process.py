@@ -78,8 +78,8 @@ class Planning:
             plan, refused = self._without_room(attempt.arguments, budget), str(error)
             if not plan.blocks:
                 refused = budget.shortage() or refused
-        others = [*self._variants(attempt, plan, budget)] if self.asked["advise"] else []
         memory = budget.as_json()
+        others = [*self._variants(attempt, plan, budget)] if self.asked["advise"] else []
         notes = [*attempt.notes, *memory.pop("notes")]
         if attempt.encoders and not memory["encoder_bytes"]:
             notes.append(published.WITHOUT_ENCODERS)
@@ -114,8 +114,10 @@ class Planning:
             same = variants.for_weights(plan, arguments, "quant" in str(attempt.config))
         for candidate in same:
             yield from self._variant(candidate, arguments, length)
+        if not of_gpu:
+            return
         least = max((rank.weight_bytes / rank.usable_bytes for rank in budget.ranks), default=0)
-        for candidate in variants.more_gpus(self.asked["gpus"], arguments, least if of_gpu else 99):
+        for candidate in variants.more_gpus(self.asked["gpus"], arguments, least):
             if planned := [*self._variant(candidate, arguments, length)]:
                 yield from planned
                 return
