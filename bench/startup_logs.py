@@ -188,13 +188,12 @@ def _release(row: Row) -> tuple[int, int]:
 def _shapes(row: Row, answer: Answer) -> Row:
     """What the estimate of a row follows from, beside the formula."""
     release = max(first for first in RELEASES if first <= _release(row))
-    usable = answer.memory["ranks"][0]["usable_bytes"]
     name = NAMED[row["gpu"]]
-    if "gpu_memory_gib" in row:
-        usable *= row["gpu_memory_gib"] / gpus()[name].memory_gib
+    utilization = answer.memory["ranks"][0]["usable_bytes"] / gpus()[name].memory_bytes
     return {
         "gpu": name,
-        "usable_gib": round(usable / GIB, 3),
+        "gpu_memory_gib": row.get("gpu_memory_gib"),
+        "utilization": round(utilization, 6),
         "logged": [row["weights_gib"], row["available_kv_cache_gib"]],
         "release": asdict(RELEASES[release]),
         "shape": answer.memory["shape"],
@@ -204,9 +203,11 @@ def _shapes(row: Row, answer: Answer) -> Row:
 def estimated(known: Row) -> list[float]:
     """Logged memory of the KV cache; estimated with the logged weights; its low and high end."""
     weights_gib, logged = known["logged"]
-    sizes = int(known["usable_gib"] * GIB), int(weights_gib * GIB)
+    gpu = gpus()[known["gpu"]]
+    total_gib = known["gpu_memory_gib"] or gpu.memory_gib
+    sizes = int(known["utilization"] * total_gib * GIB), int(weights_gib * GIB)
     shape, release = Shape(**known["shape"]), Release(**known["release"])
-    memory: RankMemory = rank(gpus()[known["gpu"]], *sizes, shape, release)
+    memory: RankMemory = rank(gpu, *sizes, shape, release)
     ends = memory.kv_bytes, memory.kv_low_bytes, memory.kv_high_bytes
     return [logged, *(round(end / GIB, 2) for end in ends)]
 

@@ -45,7 +45,7 @@ GRAPHS_GIB = Estimate(0.35, 0.1, 0.7)
 LAYER_GRAPHS_GIB = Estimate(0.016, 0.008, 0.03)
 BATCH_SIZES = 51
 # The host uses the memory of a GPU that has none of its own, and the cache of files grows in it.
-UNIFIED_GIB = Estimate(0, -2, 4)
+UNIFIED_GIB = Estimate(1.2, -1, 4)
 
 
 @dataclass
