@@ -24,7 +24,7 @@ import yaml
 from kvscope.base.errors import BadInput
 from kvscope_model.capacity.gpus import Gpu, gpus
 from kvscope_model.capacity.memory import RankMemory, rank
-from kvscope_model.capacity.profile import CURRENT, Release, Shape
+from kvscope_model.capacity.profile import CURRENT, FOUR_BITS, Release, Shape
 from kvscope_model.capacity.request import Answer, Question, ask_all
 
 DATA = Path("packages/kvscope-model/data")
@@ -36,6 +36,7 @@ ARGUMENTS = (
     *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
     *("decode_context_parallel_size", "enable_expert_parallel", "mamba_ssm_cache_dtype", "dtype"),
     *("enforce_eager", "gpu_memory_utilization", "async_scheduling", "enable_prefix_caching"),
+    "language_model_only",
 )
 NAMED = {
     "NVIDIA GB10": "gb10",
@@ -59,13 +60,14 @@ Row = dict[str, Any]
 OLDER_UTILIZATION = 0.9  # vLLM's default before 0.20
 # Releases whose profile differs, by the first that has it (0.8: the first with the V1 engine).
 # The sampler of the V1 model runner has logits in float32, probabilities and random numbers beside
-# the logits; before 0.17 also a sorted copy with its indices. CUDA graphs count since 0.21.
+# the logits, FlashInfer's no random numbers; before 0.17 PyTorch's also has a sorted copy with its
+# indices. CUDA graphs count since 0.21.
 RELEASES = {
     (0, 29): CURRENT,
-    (0, 21): Release(14.5, 0),
-    (0, 17): Release(14.5, 0, counts_graphs=False),
-    (0, 11): Release(38, 0, counts_graphs=False),
-    (0, 8): Release(38, 0, keeps_workspaces=False, counts_graphs=False),
+    (0, 21): Release(14.5, 0, 10),
+    (0, 17): Release(14.5, 0, 10, counts_graphs=False),
+    (0, 11): Release(38, 0, 10, counts_graphs=False),
+    (0, 8): Release(38, 0, 10, keeps_workspaces=False, counts_graphs=False),
 }
 
 
@@ -188,25 +190,29 @@ def _release(row: Row) -> tuple[int, int]:
 def _shapes(row: Row, answer: Answer) -> Row:
     """What the estimate of a row follows from, beside the formula."""
     release = max(first for first in RELEASES if first <= _release(row))
-    usable = answer.memory["ranks"][0]["usable_bytes"]
     name = NAMED[row["gpu"]]
-    if "gpu_memory_gib" in row:
-        usable *= row["gpu_memory_gib"] / gpus()[name].memory_gib
+    utilization = answer.memory["ranks"][0]["usable_bytes"] / gpus()[name].memory_bytes
+    shape = dict(answer.memory["shape"])
+    if FOUR_BITS in row.get("quantization", ""):  # which the known config.json may lack
+        shape["experts"] = 0
     return {
         "gpu": name,
-        "usable_gib": round(usable / GIB, 3),
+        "gpu_memory_gib": row.get("gpu_memory_gib"),
+        "utilization": round(utilization, 6),
         "logged": [row["weights_gib"], row["available_kv_cache_gib"]],
         "release": asdict(RELEASES[release]),
-        "shape": answer.memory["shape"],
+        "shape": shape,
     }
 
 
 def estimated(known: Row) -> list[float]:
     """Logged memory of the KV cache; estimated with the logged weights; its low and high end."""
     weights_gib, logged = known["logged"]
-    sizes = int(known["usable_gib"] * GIB), int(weights_gib * GIB)
+    gpu = gpus()[known["gpu"]]
+    total_gib = known["gpu_memory_gib"] or gpu.memory_gib
+    sizes = int(known["utilization"] * total_gib * GIB), int(weights_gib * GIB)
     shape, release = Shape(**known["shape"]), Release(**known["release"])
-    memory: RankMemory = rank(gpus()[known["gpu"]], *sizes, shape, release)
+    memory: RankMemory = rank(gpu, *sizes, shape, release)
     ends = memory.kv_bytes, memory.kv_low_bytes, memory.kv_high_bytes
     return [logged, *(round(end / GIB, 2) for end in ends)]
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kvscope.base.errors import BadInput
+from kvscope_model.capacity.checkpoint import Checkpoint
 from kvscope_model.capacity.gpus import gpu_of
 from kvscope_model.capacity.request import Answer, Question, ask_all
 
@@ -49,6 +50,7 @@ LLAMA = published("meta-llama--Llama-3.1-8B-Instruct")
 GPT_OSS = published("openai--gpt-oss-120b") | {"num_key_value_heads": 2, "num_attention_heads": 16}
 GPT_OSS.pop("quantization_config", None)
 KIMI = published("moonshotai--Kimi-K2-Instruct")
+IMAGES = published("Qwen--Qwen2.5-VL-7B-Instruct")
 NEMOTRON = published("nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-BF16")
 
 QUESTIONS: dict[str, Question] = {
@@ -85,6 +87,12 @@ QUESTIONS: dict[str, Question] = {
         64 * 2**20,
     ),
     "of the server": question(TINY, 64 * 2**20, "port=8000", "api-key=x"),
+    "files": replace(
+        question(TINY, None, "tensor-parallel-size=2"),
+        checkpoint=Checkpoint(30 * 10**6, 10**6, "the files"),
+    ),
+    "damaged files": replace(question(TINY, None), checkpoint=Checkpoint(0, 0, "", "x: no header")),
+    "images": question(IMAGES, 8 * GIB, "max-model-len=8192"),
 }
 
 
@@ -130,7 +138,32 @@ def test_weights_are_those_of_the_layers_in_their_number_type(answers: Answers) 
     embeddings = 2 * 512 * 512
     plan = answers["whole"]().plan
     assert plan.weights == weights
-    assert plan.ranks[0].weight_bytes == 2 * (weights + embeddings)
+    positions, scales = (
+        4096 * 64,
+        6 * 4,
+    )  # cosine and sine; in float32: of Q, K, V and probabilities
+    assert plan.ranks[0].weight_bytes == 2 * (weights + embeddings + positions) + 4 * scales
+
+
+def test_weights_for_images_are_counted_though_the_plan_is_for_text(answers: Answers) -> None:
+    """vLLM 0.22 logged 15.67 GiB for these layers (data/startup_logs.yaml, typhoon-ocr-7b)."""
+    answer = answers["images"]()
+    assert answer.plan.ranks[0].weight_bytes / GIB == pytest.approx(15.67, rel=0.01)
+    assert answer.memory["encoder_bytes"] / GIB == pytest.approx(1.3, abs=0.1)
+    assert answer.plan.weights < 7.7e9 - answer.memory["encoder_bytes"] / 2
+    (note,) = answer.notes
+    assert "without vision_config" in note
+
+
+def test_weights_are_those_of_the_checkpoint_where_its_files_are(answers: Answers) -> None:
+    answer = answers["files"]()
+    (rank,) = answer.memory["ranks"]
+    assert 0.5 <= rank["weight_bytes"] / (2 * 30e6 + 1e6) < 0.51
+    (note,) = answer.notes
+    assert note.startswith("weights are those of the files: 0.06 GiB, ")
+    whole, damaged = answers["of the GPU"](), answers["damaged files"]()
+    assert damaged.memory["ranks"] == whole.memory["ranks"]
+    assert [*damaged.notes] == ["x: no header; weights are counted from config.json"]
 
 
 def test_memory_of_the_gpu_that_is_left_is_the_cache_s(answers: Answers) -> None:

@@ -36,6 +36,12 @@ def test_an_unknown_gpu_is_a_sentence_with_the_known_ones() -> None:
         gpu_of("h1000")
 
 
+@pytest.mark.parametrize(("name", "why"), [("Tesla-V100", "has 7.0"), ("mi300x", "is AMD")])
+def test_a_gpu_that_vllm_s_cuda_releases_do_not_run_on_is_a_sentence(name: str, why: str) -> None:
+    with pytest.raises(BadInput, match=f"--gpu is '{name}', but .*{why}.*; choose one of t4, a10"):
+        gpu_of(name)
+
+
 def test_a_mix_lies_between_its_shortest_and_longest_requests() -> None:
     plan = replace(PLAN, held=(HeldBlocks(257, (5, 5, 17), (16, 16, 17)), PLAN.held[1]))
     short, long = (plan.requests(held) for held in plan.held if held)
@@ -201,3 +207,6 @@ def test_images_and_own_code_are_left_out_and_that_is_said() -> None:
     assert attempt.config["text_config"] == {"layers": 2}
     assert attempt.arguments == ["--language-model-only"]
     assert len(attempt.notes) == 2
+    assert attempt.encoders
+    (text_alone,) = published.attempts(config, ["--language-model-only"])
+    assert not text_alone.encoders

@@ -34,18 +34,20 @@ class Estimate:
 
 
 # Of the starts in packages/kvscope-model/data/startup_logs.yaml.
-ACTIVATIONS = Estimate(1, 0.85, 1.2)  # times the peak that follows from the shapes
-CONTEXT_GIB = Estimate(0.3, 0.15, 0.5)  # libraries, and kernels that are loaded as they run
+ACTIVATIONS = Estimate(1, 0.9, 1.12)  # times the peak that follows from the shapes
+CONTEXT_GIB = Estimate(0.3, 0.05, 0.45)  # libraries, and kernels that are loaded as they run
 # Buffers of NCCL and of all-reduce; with NVLink SHARP, symmetric memory too.
-LINKS_GIB = Estimate(0.3, 0.05, 0.8)
-SHARP_LINKS_GIB = Estimate(1.85, 1.5, 2.5)
+LINKS_GIB = Estimate(0.2, 0, 0.5)
+SHARP_LINKS_GIB = Estimate(1.8, 0, 2.1)
+# Images of some processors have fewer tokens than the shapes take, videos have more.
+IMAGES_GIB = Estimate(0, -0.4, 1.5)
 SHARP = (9, 10)  # compute capabilities of the GPUs that have it
 # CUDA graphs as estimated before their capture: those of a layer, and of 51 batch sizes.
-GRAPHS_GIB = Estimate(0.35, 0.1, 0.7)
-LAYER_GRAPHS_GIB = Estimate(0.016, 0.008, 0.03)
+GRAPHS_GIB = Estimate(0.35, 0.2, 0.6)
+LAYER_GRAPHS_GIB = Estimate(0.016, 0.012, 0.022)
 BATCH_SIZES = 51
 # The host uses the memory of a GPU that has none of its own, and the cache of files grows in it.
-UNIFIED_GIB = Estimate(0, -2, 4)
+UNIFIED_GIB = Estimate(1.2, -1, 4)
 
 
 @dataclass
@@ -139,16 +141,17 @@ def rank(
     gpu: Gpu, usable_bytes: int, weight_bytes: int, shape: Shape, release: Release = CURRENT
 ) -> RankMemory:
     """The memory of a rank with these weights."""
-    activations = ACTIVATIONS * shape.activation_bytes(release)
+    peak = shape.activation_bytes(release)
+    least = ACTIVATIONS.low * shape.least_activation_bytes(release)
     others = _others(gpu, shape, release) * GIB
     left = usable_bytes - weight_bytes
     return RankMemory(
         usable_bytes,
         weight_bytes,
-        int(activations.usual),
+        int(ACTIVATIONS.usual * peak),
         int(others.usual),
-        left - int(activations.high + others.high),
-        left - int(activations.low + others.low),
+        left - int(ACTIVATIONS.high * peak + others.high),
+        left - int(least + others.low),
     )
 
 
@@ -160,6 +163,8 @@ def _others(gpu: Gpu, shape: Shape, release: Release) -> Estimate:
     if shape.graphs and release.counts_graphs:
         layers = LAYER_GRAPHS_GIB * (shape.layers / shape.stages)
         total += (GRAPHS_GIB + layers) * (shape.graphs / BATCH_SIZES)
+    if shape.encoder:
+        total += IMAGES_GIB
     if gpu.unified:
         total += UNIFIED_GIB
     return total

@@ -7,11 +7,12 @@ allocated: workspaces of experts, and the outputs of the encoder.
 """
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 IMAGE_TOKENS = 16_384  # of the largest image or video that most processors allow
 MERGED = 4  # patches of an image that make a token, in Qwen's and Gemma's encoders
+FOUR_BITS = "fp4"  # in the names of vLLM's quantizations: mxfp4, modelopt_fp4
 ALLOCATOR_BYTES = 50 * 2**20  # small tensors, and blocks that PyTorch rounds up
 
 
@@ -19,12 +20,14 @@ ALLOCATOR_BYTES = 50 * 2**20  # small tensors, and blocks that PyTorch rounds up
 class Release:
     """How a release of vLLM samples, and what stays allocated while it does.
 
-    `logit_bytes` are those of a request and a vocabulary entry at the sampler's peak,
-    `kept_logit_bytes` those that the sampler keeps from its start on.
+    `logit_bytes` are those of a request and a vocabulary entry at the sampler's peak, and
+    `least_logit_bytes` those where FlashInfer samples, if that differs; `kept_logit_bytes` are
+    those that the sampler keeps from its start on.
     """
 
     logit_bytes: float
     kept_logit_bytes: float
+    least_logit_bytes: float | None = None
     keeps_workspaces: bool = True
     counts_graphs: bool = True
 
@@ -39,9 +42,9 @@ class Shape:
     """The sizes on which the profile run of a rank depends.
 
     `inner` is the width of a dense feed-forward part, or of the shared experts; `expert_inner` that
-    of an expert on this rank, of which each token takes `experts`. `encoder` and `encoder_inner`
-    are the widths of an encoder of images, 0 if there is none. `graphs` counts the batch sizes for
-    which CUDA graphs are captured.
+    of an expert on this rank, of which each token takes `experts`: 0 if they have four bits, whose
+    kernels need no workspaces. `encoder` and `encoder_inner` are the widths of an encoder of
+    images, 0 if there is none. `graphs` counts the batch sizes that have CUDA graphs.
     """
 
     tokens: int
@@ -68,6 +71,7 @@ class Shape:
         hidden = int(model.get_hidden_size())
         dense = _size(text, "intermediate_size", "ffn_hidden_size") or 4 * hidden
         taken = _size(text, "num_experts_per_tok", "top_k_experts", "moe_topk")
+        packed = FOUR_BITS in str(model.quantization)
         expert = _size(text, "moe_intermediate_size", "expert_intermediate_size") or dense
         vision = getattr(model.hf_config, "vision_config", None) if images else None
         graphs = config.compilation_config.cudagraph_capture_sizes or ()
@@ -76,7 +80,7 @@ class Shape:
             requests=config.scheduler_config.max_num_seqs,
             hidden=hidden,
             inner=_shared(text, expert) if taken else dense,
-            experts=taken,
+            experts=0 if packed else taken,
             expert_inner=(expert if parallel.enable_expert_parallel else expert // ranks)
             if taken
             else 0,
@@ -90,6 +94,11 @@ class Shape:
             graphs=0 if model.enforce_eager else len(graphs),
             samples=model.runner_type == "generate",
         )
+
+    def least_activation_bytes(self, release: Release = CURRENT) -> int:
+        """The peak where FlashInfer samples."""
+        least = release.least_logit_bytes or release.logit_bytes
+        return self.activation_bytes(replace(release, logit_bytes=least))
 
     def activation_bytes(self, release: Release = CURRENT) -> int:
         """The peak of the profile run, and what the sampler keeps."""
