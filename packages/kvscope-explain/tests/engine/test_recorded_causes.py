@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 from prompts import accounts, causes
 
 from kvscope.judge.records import Records, read_records
 from kvscope.plan.grid import expand
 from kvscope_explain import tokens
 from kvscope_explain.token_words import lines
-from tests.conftest import Require
 from tests.engine.conftest import ROOT, kvscope
 
 pytestmark = [pytest.mark.engine, pytest.mark.thorough, pytest.mark.packages]
@@ -31,9 +32,7 @@ def text(number: int, count: int) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def serve(require: Require, tmp_path_factory: pytest.TempPathFactory) -> Serve:
-    require("vllm", "kvscope_record")
-
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Serve:
     def run(model: str, waves: list[list[Any]], settings: dict[str, Any]) -> Records:
         place = tmp_path_factory.mktemp(model)
         words = [f"model={model}", "profiler=none", "engine.max_model_len=512"]
@@ -62,7 +61,7 @@ def serve(require: Require, tmp_path_factory: pytest.TempPathFactory) -> Serve:
 @pytest.fixture(scope="module")
 def one_group(serve: Serve) -> Records:
     shared = text(1, 150)
-    waves = [
+    waves: list[list[Any]] = [
         [shared],
         [shared],
         [text(1, 160)],

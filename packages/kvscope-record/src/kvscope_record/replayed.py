@@ -229,8 +229,9 @@ def tables_of(made: Replayed) -> dict[tables.Table, pd.DataFrame]:
     if not facts["connector"]:
         repeat_tables.batch["loaded_tokens"] = 0
     hits = made.group_hits
-    keys = repeat_tables.batch[["step", "request_id"]].itertuples(index=False, name=None)
-    repeat_tables.batch["group_hit_tokens"] = [hits.get(key) for key in keys]
+    batch = repeat_tables.batch
+    keys = batch[["step", "request_id"]].itertuples(index=False, name=None)
+    batch["group_hit_tokens"] = pd.Series(map(hits.get, keys), batch.index, object)
     if facts["prefix_caching"] and not made.one_group:
         repeat_tables.batch["own_hit_tokens"] = repeat_tables.preemptions["own_hit_tokens"] = None
     return {
