@@ -108,7 +108,7 @@ def test_recorded_blocks_are_evicted(one_group: Records) -> None:
 
 
 def test_prompt_shorter_than_a_block_of_a_hybrid(hybrid: Records) -> None:
-    """vllm#40696, #53749, #48401: blocks of 528, 2,096 and 8,320 tokens."""
+    """vllm#40696, #51198, #53749, #48401: blocks of 528, 2,096 and 8,320 tokens."""
     assert causes(hybrid, 1) == {tokens.SHORT: 100}
     (sentence,) = (line for line in lines(accounts(hybrid), "1") if "shorter" in line)
     assert sentence.endswith(
@@ -125,6 +125,7 @@ def test_state_that_ends_in_tokens_of_one_request_is_of_no_use(hybrid: Records) 
     assert "attention has the blocks of 256 tokens, Mamba has no state" in sentence
 
 
-def test_prompt_that_fills_two_blocks_lacks_the_state_between(hybrid: Records) -> None:
-    """vllm#51198, #51250: the same prompt again, and no hit."""
-    assert causes(hybrid, 6) == {tokens.STATE: 128, tokens.LAST: 128}
+def test_prompt_that_fills_two_blocks_computes_the_second_again(hybrid: Records) -> None:
+    """The whole prompt is cached, and its newest token takes a block."""
+    assert causes(hybrid, 6) == {tokens.LAST: 128}
+    assert accounts(hybrid).of("6").found == 128
