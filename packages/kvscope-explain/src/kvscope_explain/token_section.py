@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from kvscope.api.runs import RunView
 from kvscope.api.sections import StudyData
 from kvscope_explain.lives import explained
 from kvscope_explain.misses import accounts_of
@@ -14,7 +15,8 @@ def tokens_of(study: StudyData, lives: dict[str, Any]) -> list[dict[str, Any]]:
     shown, _ = explained(study)
     made = []
     for run, life in zip(shown, lives["runs"], strict=True):
-        accounts = accounts_of(run.records.of_repeat(min(run.records.timed)))
+        repeat = run.records.of_repeat(min(run.records.timed))
+        accounts = accounts_of(repeat) if isinstance(repeat, RunView) else None
         if accounts is not None:
             names = [request["id"] for request in life["requests"]]
             made.append(

@@ -28,7 +28,7 @@ ENGINE = {
 
 
 def main(model: str, recording: str, settings: dict[str, Any], waves: list[list[Any]]) -> None:
-    """Serve the waves; a prompt may be an object with `tokens` and `outputs`.
+    """Serve the waves; a prompt may be an object with `tokens`, `outputs` and `salt`.
 
     The scheduler is vLLM's; a token that means nothing stands for each that a model would give.
     """
@@ -47,7 +47,14 @@ def main(model: str, recording: str, settings: dict[str, Any], waves: list[list[
             one = prompt if isinstance(prompt, dict) else {"tokens": prompt}
             how = SamplingParams(max_tokens=one.get("outputs", 1), ignore_eos=True)
             hasher = core.request_block_hasher
-            request = Request(str(number), one["tokens"], how, None, block_hasher=hasher)
+            request = Request(
+                str(number),
+                one["tokens"],
+                how,
+                None,
+                cache_salt=one.get("salt"),
+                block_hasher=hasher,
+            )
             core.scheduler.add_request(request)
             number += 1
         while core.scheduler.has_unfinished_requests():

@@ -69,6 +69,7 @@ def one_group(serve: Serve) -> Records:
         [text(2, 400)],
         [text(3, 400)],
         [shared],
+        *([{"tokens": shared, "salt": "a tenant"}] for _ in range(2)),
     ]
     return serve("tiny-llama", waves, {})
 
@@ -105,6 +106,12 @@ def test_recorded_blocks_are_evicted(one_group: Records) -> None:
     assert causes(one_group, 6) == {tokens.EVICTED: 128, tokens.SHORT: 22}
     (sentence,) = (line for line in lines(accounts(one_group), "6") if "evicted" in line)
     assert "exceed the pool's 19" in sentence
+
+
+def test_equal_tokens_with_a_salt_are_not_found_without_it(one_group: Records) -> None:
+    """vllm#23301: no hits with an adapter, which is part of the hashes as a salt is."""
+    assert causes(one_group, 7) == {tokens.SALTED: 128, tokens.SHORT: 22}
+    assert accounts(one_group).of("8").found == 128
 
 
 def test_prompt_shorter_than_a_block_of_a_hybrid(hybrid: Records) -> None:

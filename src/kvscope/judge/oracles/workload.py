@@ -22,7 +22,7 @@ from kvscope.workload.requests import build, sha256_of_tokens, to_frame
 ROUNDING = 1e-12
 """Share by which a time may differ: the last digit of a logarithm is the library's."""
 ROUNDED = ("arrival_s", "think_s")
-LISTS = ("prompt_token_ids", "output_token_ids", "block_ids", "after")
+LISTS = ("prompt_token_ids", "output_token_ids", "block_ids", "text_ids", "after")
 EXACT = tuple(name for name in WORKLOAD.names if name not in (*ROUNDED, *LISTS))
 
 
