@@ -2,8 +2,8 @@
 
 - `tables`: a `Table` by its name in upper case, `HOST_TABLES`; `to_arrow`, `write`, `read`,
   `check_file`
-- `evidence`, what a run has: `ALL` kinds, among them `PASSES`, `CLOCK`, `ORDER`, `STALLS`, `JOBS`
-  and `KV_GROUPS`; `of_recording`, what the records of a server hold
+- `evidence`, what a run has: `ALL` kinds, among them `PASSES`, `CLOCK`, `ORDER`, `STALLS`, `JOBS`,
+  `TOKEN_IDS` and `KV_GROUPS`; `of_recording`, what the records of a server hold
 - `runfile`, run.json: `read_record` and `write_run`, `file_records`, `is_complete`, `run_sha256`;
   the names `RUN_FILE`, `KERNEL_EVENTS`, `SPOOL`, `NSYS_EXPORT` and `NSYS_REPORT`, the key
   `TRACING`, the words `COMPLETE` and `RECORDED`

@@ -58,7 +58,7 @@ _ADDED = {
 
 They may lack those as well that are null in all rows of some runs.
 """
-_OF_RECORDINGS = {"workload": ("block_ids",), "batch": ("group_hit_tokens",)}
+_OF_RECORDINGS = {"workload": ("block_ids", "text_ids"), "batch": ("group_hit_tokens",)}
 """Columns of recordings that files of any version may lack."""
 
 

@@ -66,8 +66,14 @@ WORKLOAD = Table(
         told(
             "block_ids",
             INTS,
-            "a number for each block that a recorded request filled, or each part of one that vLLM "
-            "hashes, equal where all tokens up to its end are; or null",
+            "of a recorded request, a number for each full block, or part that vLLM hashes, equal "
+            "where all tokens up to its end are",
+            null=ROWS,
+        ),
+        told(
+            "text_ids",
+            INTS,
+            "block_ids that the prompt has without its cache salt or LoRA adapter, if it has one",
             null=ROWS,
         ),
         fact("arrival_pass", I32, "pass before which it comes, or null", "settings", null=ROWS),

@@ -124,6 +124,8 @@ def to_frame(requests: list[Request]) -> "pd.DataFrame":
             "after": [list(r.after) or None for r in requests],
             "think_s": [r.think_s if r.after else None for r in requests],
             "output_token_ids": [r.output_token_ids for r in requests],
+            "block_ids": None,  # of recordings alone, as the next
+            "text_ids": None,
             "arrival_pass": pd.array([r.arrival_pass for r in requests], "Int32"),
             "abort_pass": pd.array([r.abort_pass for r in requests], "Int32"),
         }

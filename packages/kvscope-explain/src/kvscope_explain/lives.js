@@ -114,4 +114,4 @@ async function showLives() {
   showRun(chosen());
 }
 
-if (lives) showLives();
+const livesShown = lives ? showLives() : null;

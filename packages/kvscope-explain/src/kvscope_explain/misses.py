@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from kvscope.api.runs import Request, RunView, Twin, Watcher, kept, replay
@@ -49,12 +49,16 @@ class Misses(Watcher):
     """Accounts for the tokens of each request of a replay, in `accounts`.
 
     `caches` says whether there is a prefix cache, `size` how many tokens have a name: a block, or
-    with several KV groups what vLLM hashes at once.
+    with several KV groups what vLLM hashes at once. `texts` are, of requests with a cache salt or
+    an adapter, the names that their prompts' blocks have without.
     """
 
-    def __init__(self, caches: bool, size: int, groups: GroupHits) -> None:
+    def __init__(
+        self, caches: bool, size: int, groups: GroupHits, texts: Mapping[str, Sequence[Hashable]]
+    ) -> None:
         self.accounts: dict[str, Account] = defaultdict(Account)
         self._caches, self._size, self._groups = caches, size, groups
+        self._texts, self._texts_computed = texts, set[Hashable]()
         self._kept: Kept | None = None  # of the latest look-up
         self._uses = BlockUses()
         self._passes = [0]  # in which each event of `_uses` was
@@ -114,8 +118,16 @@ class Misses(Watcher):
         if full > stay.filled:
             names = self._names(request, stay.filled, full)
             self._ahead.subtract(names[: max(0, request.prompt // self._size - stay.filled)])
+            if self._texts:
+                places = enumerate(names, stay.filled)
+                self._texts_computed.update(self._text(request, *each) for each in places)
             stay.filled = full
             self._use(names)
+
+    def _text(self, request: Request, place: int, name: Hashable) -> Hashable:
+        """The name that a block has without salt and adapter."""
+        texts = self._texts.get(request.id, ())
+        return texts[place] if place < len(texts) else name
 
     def _to_fill(self, request: Request, stay: Stay) -> list[Hashable]:
         """The full blocks of a prompt that passes have not yet filled."""
@@ -141,7 +153,10 @@ class Misses(Watcher):
         first = start // size
         place = first
         for place, name in enumerate(self._names(request, first, request.prompt // size), first):
-            part = self._known(request, (place + 1) * size, name)
+            end = (place + 1) * size
+            part = self._known(request, end, name)
+            if part is None and self._text(request, place, name) in self._texts_computed:
+                part = Part(end, tokens.SALTED)
             if part is None:
                 break
             yield part
@@ -260,7 +275,9 @@ def accounts_of(repeat: RunView) -> Accounts | None:
     caches = bool(repeat.settings.get("cache", {}).get("prefix_caching", served))
     hashed = recorded.tokens("hash_block_size") if recorded else 0
     size = (groups.several and hashed) or repeat.block_size
-    misses = Misses(caches, size, groups)
+    named = zip(repeat.workload["request_id"], repeat.workload["text_ids"], strict=True)
+    texts = {str(name): list(map(int, ids)) for name, ids in named if ids is not None}
+    misses = Misses(caches, size, groups, texts)
     twin = replay.watch(repeat.whole, number, misses)
     rules = twin.rules
     return Accounts(

@@ -7,6 +7,7 @@ from typing import Any
 from kvscope.api.sections import section
 from kvscope_explain.lives import lives_of
 from kvscope_explain.time_window import windows_of
+from kvscope_explain.token_section import tokens_of
 
 HERE = Path(__file__).parent
 
@@ -18,7 +19,7 @@ def _windows(report: section.Report) -> Mapping[str, Any] | None:
 
 def _requests(report: section.Report) -> Mapping[str, Any] | None:
     lives = lives_of(report.study)
-    return {"lives": lives} if lives["runs"] else None
+    return {"lives": lives, "tokens": tokens_of(report.study, lives)} if lives["runs"] else None
 
 
 WINDOW = section.Section(
@@ -35,5 +36,5 @@ REQUESTS = section.Section(
     _requests,
     order=620,
     styles=(HERE / "lives.css",),
-    scripts=(HERE / "lives.js",),
+    scripts=(HERE / "lives.js", HERE / "tokens.js"),
 )

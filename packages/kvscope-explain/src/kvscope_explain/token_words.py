@@ -13,6 +13,7 @@ REMEDIES = {
     tokens.SHORT: "a smaller cache.block_size (vLLM: --block-size) finds more of it",
     tokens.UNDER_WAY: "a request that is sent after the first token of the earlier one finds it",
     tokens.STATE: "vLLM's --mamba-cache-mode all, if the model has it, keeps that of every block",
+    tokens.SALTED: "one cache salt, or adapter, for the requests that may share",
     tokens.LAST: "a smaller cache.block_size (vLLM: --block-size) computes less with the newest "
     "token",
     tokens.PREEMPTED: "more blocks (cache.blocks; vLLM: --gpu-memory-utilization), fewer requests "

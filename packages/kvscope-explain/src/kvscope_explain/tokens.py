@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 NEW = "new"
 OUTPUT = "output"
+SALTED = "salted"
 OFF = "prefix caching is off"
 EVICTED = "evicted"
 BEHIND = "behind an evicted block"
@@ -29,6 +30,8 @@ CAUSES = {
     STATE: "attention has its blocks, and another KV group has no state, or window, at their end",
     UNTOLD: "an earlier request had computed it, and the recording does not tell which KV group "
     "lacked it",
+    SALTED: "an earlier request had computed the same tokens, with another cache salt or LoRA "
+    "adapter",
     OFF: "an earlier request had computed it, and nothing keeps it without a prefix cache",
     PREEMPTED: "the request had computed it, and lost it as it was preempted",
 }

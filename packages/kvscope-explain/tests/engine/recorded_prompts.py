@@ -1,4 +1,4 @@
-"""Serves prompts one after another by a recorded engine of vLLM.
+"""Schedules prompts one after another by a recorded engine of vLLM, whose model computes nothing.
 
     python recorded_prompts.py MODEL RECORDING SETTINGS
 
@@ -28,29 +28,50 @@ ENGINE = {
 
 
 def main(model: str, recording: str, settings: dict[str, Any], waves: list[list[Any]]) -> None:
-    """Serve the waves; a prompt may be an object with `tokens`, `outputs` and `salt`."""
+    """Serve the waves; a prompt may be an object with `tokens`, `outputs` and `salt`.
+
+    The scheduler is vLLM's; a token that means nothing stands for each that a model would give.
+    """
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ["KVSCOPE_RECORD"] = recording
     from vllm import SamplingParams
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
+    from vllm.v1.request import Request
 
     engine = LLMEngine.from_engine_args(EngineArgs(model, **(ENGINE | settings)))
+    core = engine.engine_core.engine_core
     number = 0
     for wave in waves:
         for prompt in wave:
             one = prompt if isinstance(prompt, dict) else {"tokens": prompt}
-            how = SamplingParams(
-                max_tokens=one.get("outputs", 1), temperature=0, ignore_eos=True, detokenize=False
+            how = SamplingParams(max_tokens=one.get("outputs", 1), ignore_eos=True)
+            hasher = core.request_block_hasher
+            request = Request(
+                str(number),
+                one["tokens"],
+                how,
+                None,
+                cache_salt=one.get("salt"),
+                block_hasher=hasher,
             )
-            given = {"prompt_token_ids": one["tokens"]}
-            if "salt" in one:
-                given["cache_salt"] = one["salt"]
-            engine.add_request(str(number), given, how)
+            core.scheduler.add_request(request)
             number += 1
-        while engine.has_unfinished_requests():
-            engine.step()
-    engine.engine_core.shutdown()
+        while core.scheduler.has_unfinished_requests():
+            compute(core.scheduler)
+    core.scheduler.shutdown()
+
+
+def compute(scheduler: Any) -> None:
+    """Schedule a pass, and give its requests their tokens."""
+    from vllm.v1.outputs import ModelRunnerOutput
+
+    scheduled = scheduler.schedule()
+    names = list(scheduled.num_scheduled_tokens)
+    chunks = [scheduler.requests[name].is_prefill_chunk for name in names]
+    places = {name: place for place, name in enumerate(names)}
+    tokens = [[] if chunk else [7] for chunk in chunks]
+    scheduler.update_from_output(scheduled, ModelRunnerOutput(names, places, tokens))
 
 
 if __name__ == "__main__":

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 from prompts import accounts, causes
 
 from kvscope.judge.records import Records, read_records
 from kvscope.plan.grid import expand
 from kvscope_explain import tokens
 from kvscope_explain.token_words import lines
-from tests.conftest import Require
 from tests.engine.conftest import ROOT, kvscope
 
 pytestmark = [pytest.mark.engine, pytest.mark.thorough, pytest.mark.packages]
@@ -31,9 +32,7 @@ def text(number: int, count: int) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def serve(require: Require, tmp_path_factory: pytest.TempPathFactory) -> Serve:
-    require("vllm", "kvscope_record")
-
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Serve:
     def run(model: str, waves: list[list[Any]], settings: dict[str, Any]) -> Records:
         place = tmp_path_factory.mktemp(model)
         words = [f"model={model}", "profiler=none", "engine.max_model_len=512"]
@@ -62,7 +61,7 @@ def serve(require: Require, tmp_path_factory: pytest.TempPathFactory) -> Serve:
 @pytest.fixture(scope="module")
 def one_group(serve: Serve) -> Records:
     shared = text(1, 150)
-    waves = [
+    waves: list[list[Any]] = [
         [shared],
         [shared],
         [text(1, 160)],
@@ -70,6 +69,7 @@ def one_group(serve: Serve) -> Records:
         [text(2, 400)],
         [text(3, 400)],
         [shared],
+        *([{"tokens": shared, "salt": "a tenant"}] for _ in range(2)),
     ]
     return serve("tiny-llama", waves, {})
 
@@ -108,8 +108,14 @@ def test_recorded_blocks_are_evicted(one_group: Records) -> None:
     assert "exceed the pool's 19" in sentence
 
 
+def test_equal_tokens_with_a_salt_are_not_found_without_it(one_group: Records) -> None:
+    """vllm#23301: no hits with an adapter, which is part of the hashes as a salt is."""
+    assert causes(one_group, 7) == {tokens.SALTED: 128, tokens.SHORT: 22}
+    assert accounts(one_group).of("8").found == 128
+
+
 def test_prompt_shorter_than_a_block_of_a_hybrid(hybrid: Records) -> None:
-    """vllm#40696, #53749, #48401: blocks of 528, 2,096 and 8,320 tokens."""
+    """vllm#40696, #51198, #53749, #48401: blocks of 528, 2,096 and 8,320 tokens."""
     assert causes(hybrid, 1) == {tokens.SHORT: 100}
     (sentence,) = (line for line in lines(accounts(hybrid), "1") if "shorter" in line)
     assert sentence.endswith(
@@ -126,6 +132,7 @@ def test_state_that_ends_in_tokens_of_one_request_is_of_no_use(hybrid: Records) 
     assert "attention has the blocks of 256 tokens, Mamba has no state" in sentence
 
 
-def test_prompt_that_fills_two_blocks_lacks_the_state_between(hybrid: Records) -> None:
-    """vllm#51198, #51250: the same prompt again, and no hit."""
-    assert causes(hybrid, 6) == {tokens.STATE: 128, tokens.LAST: 128}
+def test_prompt_that_fills_two_blocks_computes_the_second_again(hybrid: Records) -> None:
+    """The whole prompt is cached, and its newest token takes a block."""
+    assert causes(hybrid, 6) == {tokens.LAST: 128}
+    assert accounts(hybrid).of("6").found == 128

@@ -11,6 +11,9 @@ from kvscope_explain import lives as of_page
 from kvscope_explain.explained import request_facts, run_facts
 from kvscope_explain.life import Lives
 from kvscope_explain.lives import lives_of
+from kvscope_explain.misses import accounts_of
+from kvscope_explain.token_section import tokens_of
+from kvscope_explain.token_words import lines
 from tests.unit.report_fixture import Fake, write_study
 
 FAKES = [
@@ -70,3 +73,18 @@ def test_of_many_experiments_the_first_are_explained(
     monkeypatch.setattr(of_page, "MOST_RUNS", 1)
     found = lives_of(load(["fake"], results))
     assert (len(found["runs"]), found["left_out"]) == (1, 1)
+
+
+def test_the_page_accounts_for_tokens_as_explain_does(results: Path) -> None:
+    study = load(["fake"], results)
+    lives = lives_of(study)
+    made = tokens_of(study, lives)
+    assert [run["id"] for run in made] == [run["id"] for run in lives["runs"]]
+    for shown, run in zip(made, study.complete, strict=True):
+        accounts = accounts_of(read_records(run.directory).of_repeat(0))
+        assert accounts is not None
+        requests = [(one["id"], one) for one in shown["requests"]]
+        for name, account in [(None, shown), *requests]:
+            rows = [f"{share:>8}  {count:>11}  {line}" for share, count, line in account["rows"]]
+            own = shown["remedies"] if name is None else []
+            assert [account["heading"], *rows, *own] == [*lines(accounts, name)]

@@ -5,6 +5,7 @@ A fault of it ends the recording, nothing else.
 
 import time
 from collections import deque
+from copy import copy
 from functools import wraps
 from typing import Any
 
@@ -117,6 +118,17 @@ class ServerRecorder(observer.Recorder):
         """vLLM's hashes of the full blocks of a prompt, which it has with a prefix cache."""
         return list(request.block_hashes[: self._full_blocks(request)])
 
+    def _plain_hashes(self, request: Any) -> list[Any]:
+        """Hashes of a prompt with a cache salt or a LoRA adapter, as if it had none."""
+        hasher = getattr(request, "_block_hasher", None)
+        own = getattr(request, "cache_salt", None), getattr(request, "lora_request", None)
+        if hasher is None or own == (None, None):
+            return []
+        plain = copy(request)
+        plain.cache_salt = plain.lora_request = None
+        plain.block_hashes = []
+        return list(hasher(plain)[: self._full_blocks(request)])
+
     def _full_blocks(self, request: Any) -> int:
         tokens: int = request.num_prompt_tokens
         return tokens // int(self._facts["hash_block_size"])
@@ -129,7 +141,8 @@ class ServerRecorder(observer.Recorder):
         self._numbers[request.request_id] = number
         self._arrivals[number] = time_ns
         prompt, most = request.num_prompt_tokens, request.max_tokens
-        self._put(Arrival(number, time_ns, prompt, most, self._hashes(request)))
+        plain = self._plain_hashes(request)
+        self._put(Arrival(number, time_ns, prompt, most, self._hashes(request), plain))
 
     def ordered(self, time_ns: int, orders: Any) -> None:
         """Record the copies that vLLM's offloading orders; other connectors' are not known."""

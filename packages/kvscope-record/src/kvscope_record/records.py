@@ -18,6 +18,7 @@ class Arrival(NamedTuple):
     prompt_tokens: int
     max_tokens: int
     hashes: list[str]  # of the full blocks of its prompt, salted
+    plain: Sequence[str] = ()  # the same without its cache salt or LoRA adapter, if it has one
     kind: str = "arrival"
 
 

@@ -250,8 +250,9 @@ def tables_of(made: Replayed) -> dict[tables.Table, pd.DataFrame]:
     if not facts["connector"]:
         repeat_tables.batch["loaded_tokens"] = 0
     hits = made.group_hits
-    keys = repeat_tables.batch[["step", "request_id"]].itertuples(index=False, name=None)
-    repeat_tables.batch["group_hit_tokens"] = [hits.get(key) for key in keys]
+    batch = repeat_tables.batch
+    keys = batch[["step", "request_id"]].itertuples(index=False, name=None)
+    batch["group_hit_tokens"] = pd.Series(map(hits.get, keys), batch.index, object)
     if facts["prefix_caching"] and not made.one_group:
         repeat_tables.batch["own_hit_tokens"] = repeat_tables.preemptions["own_hit_tokens"] = None
     return {
@@ -299,27 +300,31 @@ def _workload(replay: Replayed, context: recorder.RepeatContext) -> pd.DataFrame
             "arrival_s": context.seconds(_arrival_ns(request)),
             "prompt_tokens": request.prompt_tokens,
             "output_tokens": _due_tokens(request, replay.ended.get(number)),
-            "block_ids": ids.get(number),
+            **ids.get(number, {}),
         }
         for number, request in replay.came.items()
     ]
     return pd.DataFrame(rows, columns=tables.WORKLOAD.names, dtype=object)
 
 
-def _block_ids(replay: Replayed) -> dict[int, list[int]]:
+def _block_ids(replay: Replayed) -> dict[int, dict[str, list[int]]]:
     """A number for each full block of each request: equal hashes have equal numbers.
 
     They are of vLLM's hashes, which it has with a prefix cache; of one KV group, a number a block.
     """
     facts, numbers = replay.window.facts, dict[str, int]()
     each = facts["block_size"] // facts["hash_block_size"] if replay.one_group else 1
-    ids = {}
-    for number, request in replay.came.items():
+
+    def ids(*hashes: str) -> list[int]:
+        return [numbers.setdefault(hash_, len(numbers) + 1) for hash_ in hashes[each - 1 :: each]]
+
+    made = {}
+    for number, request in replay.came.items() if facts["prefix_caching"] else ():
         end = replay.ended.get(number)
-        hashes = [*request.hashes, *(end.hashes if end else ())]
-        of_blocks = hashes[each - 1 :: each]
-        ids[number] = [numbers.setdefault(hash_, len(numbers) + 1) for hash_ in of_blocks]
-    return ids if facts["prefix_caching"] else {}
+        made[number] = {"block_ids": ids(*request.hashes, *(end.hashes if end else ()))}
+        if isinstance(request, Arrival) and request.plain:
+            made[number]["text_ids"] = ids(*request.plain)
+    return made
 
 
 def _due_tokens(request: Arrival | Live, end: Ended | None) -> int:

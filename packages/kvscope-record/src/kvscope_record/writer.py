@@ -200,6 +200,8 @@ class Writer:
         self._sweep()
 
     def _salted(self, event: Event) -> Event:
+        if isinstance(event, Arrival):
+            event = event._replace(plain=self._salt_all(event.plain))
         if isinstance(event, Arrival | Live | Ended):
             return event._replace(hashes=self._salt_all(event.hashes))
         return event
