@@ -75,6 +75,16 @@ def test_a_pass_has_room_for_a_prompt_that_is_not_cut() -> None:
     assert planned(*long, *CHUNKED).engine.max_num_batched_tokens == 2048
 
 
+@pytest.mark.parametrize(
+    ("kernels", "expected"), [("vllm", ("vllm", 0.0)), ("vllm-0.4.2", ("vllm-0.4.2", 0.01))]
+)
+def test_admission_is_that_of_the_vllm_whose_kernels_are_modeled(
+    kernels: str, expected: tuple[str, float]
+) -> None:
+    cache = planned("device.hardware=h100", f"device.kernels={kernels}", "cache.blocks=600").cache
+    assert (cache.admission, cache.watermark) == expected
+
+
 @pytest.mark.parametrize("word", ["device.hardware=cpu", "device.kernels=vllm-0.4.2"])
 def test_a_cpu_and_the_paper_s_vllm_have_the_defaults_of_the_paper(word: str) -> None:
     assert limits(word, *CHUNKED) == (1024, 256)

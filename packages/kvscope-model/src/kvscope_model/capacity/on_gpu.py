@@ -1,4 +1,4 @@
-"""Values that vLLM decides for `device=modeled` on a GPU: default limits, and blocks for states.
+"""Values that vLLM decides for `device=modeled` on a GPU: defaults, and blocks for states.
 
 A model that keeps only tokens has blocks of the size that is asked for, on every GPU. Where layers
 keep a state of each request, vLLM makes blocks large enough to hold one, whose bytes depend on the
@@ -21,6 +21,9 @@ BLOCKS = 4096
 PLENTY_BYTES = 2**50
 TOKENS, REQUESTS = "max_num_batched_tokens", "max_num_seqs"
 BLOCK_SIZE, LAYERS = "cache.block_size", "model.kv_layers"
+
+RULES = {"cache.admission": "vllm", "cache.watermark": 0.0}
+"""Rules of admission of vLLM today, where `device=modeled` has those of vLLM 0.4.2."""
 
 Decision = decisions.Decision
 Decisions = dict[str, Decision]
@@ -67,12 +70,12 @@ class OnGpu:
 
     @property
     def defaults(self) -> Decisions:
-        """Decisions of the limits that are not set."""
+        """Decisions of the limits that are not set, and of rules that vLLM 0.4.2 had otherwise."""
         limits = {f"engine.{name}": value for name, value in self.limits.items()}
         origin = f"vLLM's default on {self.where}"
         return {
             key: Decision(value, origin)
-            for key, value in limits.items()
+            for key, value in (limits | RULES).items()
             if key not in self.draft.given
         }
 
