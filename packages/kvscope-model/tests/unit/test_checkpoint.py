@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kvscope_model.capacity import models
 from kvscope_model.capacity.checkpoint import INDEX, Checkpoint, beside
 
 CONFIG = {"model_type": "llama", "num_hidden_layers": 2, "torch_dtype": "bfloat16"}
@@ -56,6 +57,14 @@ def test_the_index_counts_where_files_are_missing(tmp_path: Path) -> None:
     assert half.weight_bytes(2) == 2500
     written(tmp_path / "b.safetensors")
     assert beside(tmp_path, CONFIG) == Checkpoint(68, 32, "the headers of 2 files *.safetensors")
+
+
+def test_a_model_s_checkpoint_lies_beside_its_config(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    written(tmp_path / "model.safetensors")
+    assert models.checkpoint(str(tmp_path), CONFIG) == beside(tmp_path, CONFIG)
+    assert models.checkpoint(str(tmp_path / "config.json"), CONFIG) == beside(tmp_path, CONFIG)
+    assert models.checkpoint("llama-3.1-8b", CONFIG) is None
 
 
 @pytest.mark.parametrize("total", ["much", 0, None])

@@ -1,4 +1,4 @@
-"""The table of public start-up logs is well formed: known keys, types, units and links."""
+"""The table of public start-up logs is well formed, and estimates of memory agree with it."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
+from kvscope_model.capacity.gpus import gpus
+from kvscope_model.capacity.memory import RankMemory, rank
+from kvscope_model.capacity.profile import Release, Shape
+
+RESULTS = Path(__file__).parents[4] / "bench" / "results" / "startup_logs.json"
 DATA = Path(__file__).parents[2] / "data"
 LOGS: list[dict[str, Any]] = yaml.safe_load((DATA / "startup_logs.yaml").read_text())
 ARCHITECTURES = {path.stem: path for path in (DATA / "architectures").glob("*.json")}
@@ -84,3 +89,24 @@ def test_no_log_is_in_the_table_twice_and_models_are_sorted() -> None:
     assert len({tuple(log.get(key) for key in logged) for log in LOGS}) == len(LOGS)
     models = [log["model"].lower() for log in LOGS]
     assert models == sorted(models)
+
+
+def estimated(known: dict[str, Any]) -> RankMemory:
+    """The memory of a start, from the shape that its plan had, with the logged weights."""
+    gpu, gib = gpus()[known["gpu"]], 2**30
+    usable = int(known["utilization"] * (known["gpu_memory_gib"] or gpu.memory_gib) * gib)
+    weights = int(known["logged"][0] * gib)
+    return rank(gpu, usable, weights, Shape(**known["shape"]), Release(**known["release"]))
+
+
+def test_the_memory_of_the_cache_lies_within_the_estimate_in_most_starts() -> None:
+    """As `python bench/startup_logs.py` has planned them; the shapes are kept with its results."""
+    starts = [row["estimate"] for row in json.loads(RESULTS.read_text()) if "estimate" in row]
+    inside = near = 0
+    for start in starts:
+        memory, logged = estimated(start), start["logged"][1] * 2**30
+        inside += memory.kv_low_bytes <= logged <= memory.kv_high_bytes
+        near += abs(memory.kv_bytes - logged) <= 0.03 * logged
+    assert len(starts) > 40
+    assert inside >= 0.85 * len(starts)
+    assert near >= 0.65 * len(starts)
