@@ -2,7 +2,7 @@
 
 `machine` has `processor`, what the system tells of it, and `installed_vllm`. `plugins` has the
 `names` of entry points in a group, and `load`, which loads one. `processes` has `run`,
-`running_whole` and `ENDING`, the signals that end one.
+`running_whole` and `ENDING`, the signals that end one, of which `exit_on_signals` makes an exit.
 """
 
 from kvscope import __version__

@@ -17,12 +17,13 @@ PARTS = ("text_config", "llm_config", "language_config", "vision_config", "audio
 class Published(PreTrainedConfig):
     """A configuration with the values of config.json alone, in its parts, too.
 
-    Values on which neither layers nor what they keep depend have a usual one where it lacks them.
+    It may lack values that were defaults of Transformers 4, and those of norms and activations.
     """
 
     rms_norm_eps = 1e-6
     hidden_act = "silu"
     attention_bias = mlp_bias = False
+    tie_word_embeddings = True
     rope_scaling = pad_token_id = None
 
     def __post_init__(self, **values: Any) -> None:
