@@ -32,6 +32,10 @@ class Stay:
     def __init__(self, asked: int, parts: Sequence[Part], filled: int) -> None:
         self.asked, self.filled = asked, filled
         self.begun = False  # a pass has computed some of it
+        self.divide(parts)
+
+    def divide(self, parts: Sequence[Part]) -> None:
+        """The tokens behind those found have these parts."""
         self._parts, self._ends = parts, [part.end for part in parts]
 
     def spans(self, start: int, end: int) -> Iterator[tuple[int, Part]]:
@@ -92,6 +96,8 @@ class Misses(Watcher):
             if not stay.begun:
                 stay.begun = True
                 _admit(account, request, stay.asked)
+                if request.loaded and start == stay.asked - 1:
+                    stay.divide([Part(stay.asked, tokens.LAST)])
             for count, part in stay.spans(start, start + row.tokens):
                 account.computed[part.cause] += count
                 if isinstance(part.fact, Eviction):
@@ -173,7 +179,8 @@ class Misses(Watcher):
         """
         size, prompt = self._size, request.prompt
         if self._encode(request.id):
-            yield Part(place * size + self._shared(request, place), tokens.SHORT)
+            start = max(request.hit, request.highest)
+            yield Part(max(start, place * size + self._shared(request, place)), tokens.SHORT)
         elif not self._caches:
             yield Part(prompt, tokens.OFF)
         elif place == prompt // size and prompt % self._twin.rules.block_size:
@@ -283,6 +290,7 @@ def accounts_of(repeat: RunView) -> Accounts | None:
     return Accounts(
         misses.accounts,
         dict(zip(repeat.requests["request_id"], repeat.requests["prompt_tokens"], strict=True)),
+        repeat.batch["hit_tokens"].fillna(0).groupby(repeat.batch["request_id"]).sum().to_dict(),
         evidence.TOKEN_IDS in repeat.evidence,
         rules.kv_blocks_total,
         rules.block_size,

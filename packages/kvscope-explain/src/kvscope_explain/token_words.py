@@ -10,7 +10,8 @@ from kvscope_explain.tokens import CAUSES, Account, Accounts, Eviction, Kept
 
 REMEDIES = {
     tokens.OFF: "cache.prefix_caching=true (vLLM: --enable-prefix-caching) finds its full blocks",
-    tokens.SHORT: "a smaller cache.block_size (vLLM: --block-size) finds more of it",
+    tokens.SHORT: "a smaller cache.block_size (vLLM: --block-size) finds more, unless the size "
+    "of a state sets it",
     tokens.UNDER_WAY: "a request that is sent after the first token of the earlier one finds it",
     tokens.STATE: "vLLM's --mamba-cache-mode all, if the model has it, keeps that of every block",
     tokens.SALTED: "one cache salt, or adapter, for the requests that may share",
@@ -57,6 +58,11 @@ def lines(accounts: Accounts, request_id: str | None = None) -> Iterator[str]:
     yield heading(account)
     for count, line in sentences(accounts, request_id):
         yield f"{count / account.tokens:8.1%}  {count:>11,}  {line}"
+    if (stored := accounts.hits_stored(request_id)) != account.found:
+        yield (
+            f"The run's tables say that {stored:,} were found; its decisions contradict that "
+            "(kvscope check)"
+        )
     if request_id is None:
         yield from remedies(accounts, account)
 
@@ -156,7 +162,8 @@ def _range(name: str, blocks: list[int]) -> str:
 def _larger(accounts: Accounts, account: Account) -> str:
     """The size of a cache, or of a host tier, that keeps the blocks that were evicted."""
     most = max(each.distance_blocks for each in account.evicted)
-    size = f" ({most * accounts.block_bytes / 2**30:.3g} GiB)" if accounts.block_bytes else ""
+    gib = most * accounts.block_bytes / 2**30
+    size = f" ({gib:.3g} GiB)" if gib >= 1 else f" ({1024 * gib:.3g} MiB)" if gib else ""
     return (
         f"a KV cache with room for {most:,} blocks{size} beside those of running requests "
         "(cache.blocks; vLLM: --gpu-memory-utilization), or a host tier of that size "

@@ -25,8 +25,8 @@ CAUSES = {
     SHORT: "an earlier request had computed it in a block that differs in a later token, or is "
     "not full",
     UNDER_WAY: "an earlier request that ran at that moment had not yet computed it",
-    LAST: "all of the prompt is cached, but its newest token must be computed, which takes its "
-    "whole block",
+    LAST: "all of the prompt was there, but its newest token must be computed, without a load from "
+    "the host with its whole block",
     STATE: "attention has its blocks, and another KV group has no state, or window, at their end",
     UNTOLD: "an earlier request had computed it, and the recording does not tell which KV group "
     "lacked it",
@@ -121,11 +121,13 @@ class Accounts:
     """The accounts of all requests of a repeat, and the KV cache that they are about.
 
     `of_request` has a request that a pass computed, `prompt_tokens` every request. `token_ids`
-    says whether tokens are known within blocks, which they are not in a recording.
+    says whether tokens are known within blocks, which they are not in a recording. `stored_hits`
+    are the tokens that each request found by the run's tables, which the replay should agree with.
     """
 
     of_request: Mapping[str, Account]
     prompt_tokens: Mapping[str, int]
+    stored_hits: Mapping[str, int]
     token_ids: bool
     pool_blocks: int
     block_tokens: int
@@ -136,3 +138,9 @@ class Accounts:
         if request_id is None:
             return Account.of(self.of_request.values())
         return self.of_request.get(request_id, Account())
+
+    def hits_stored(self, request_id: str | None) -> int:
+        """Tokens that a request, or all, found by the run's tables."""
+        if request_id is None:
+            return sum(self.stored_hits.values())
+        return self.stored_hits.get(request_id, 0)

@@ -148,7 +148,7 @@ def sequence(row: Any) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
 
 
 def loop(warm: Warm, tmp_path: pytest.TempPathFactory, *words: str) -> Records:
-    """Six prompts, asked for in turn in three laps, of 50 blocks together."""
+    """Six prompts, asked for in turn in three laps, of 50 blocks together, as in LMCache#970."""
     lengths = [96, 144, 160, 128, 112, 160]
     prompts = [
         Prompt(4 * (6 * lap + number), [*range(1000 * number, 1000 * number + length)])
@@ -224,3 +224,23 @@ def test_requests_that_come_in_another_order_exchange_their_causes(forged: Recor
     assert accounts(changed).of("1").found == 112
     assert tokens.NEW not in causes(changed, 1)
     assert accounts(changed).of("2").computed[tokens.NEW] == 8
+
+
+def test_hit_that_was_moved_contradicts_the_decisions(forged: Records) -> None:
+    batch = forged.batch.copy()
+    rows = batch.index[batch["hit_tokens"] > 0]
+    assert len(rows) == 2
+    batch.loc[rows[0], "hit_tokens"] -= 16
+    batch.loc[rows[1], "hit_tokens"] += 16
+    changed = accounts(forged.variant(batch=batch))
+    for request in ("2", "3"):
+        assert any("contradict" in line for line in lines(changed, request))
+        assert not any("contradict" in line for line in lines(accounts(forged), request))
+
+
+@pytest.mark.parametrize("blocks", [8, 12, 15])
+def test_smaller_cache_evicts_what_the_larger_has(blocks: int, forged: Records) -> None:
+    facts_ = forged.facts | {"engine": forged.facts["engine"] | {"kv_blocks_total": blocks}}
+    account = accounts(forged.variant(facts=facts_)).of("2")
+    assert account.found < 112
+    assert account.found == 112 or account.evicted

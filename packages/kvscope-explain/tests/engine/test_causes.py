@@ -1,4 +1,8 @@
-"""The smallest runs that have each cause of a computed token."""
+"""The smallest runs that have each cause of a computed token.
+
+Where a public question about a cache without hits has the cause, its number is there;
+`test_recorded_causes` has those about servers.
+"""
 
 from pathlib import Path
 from typing import Protocol
@@ -47,23 +51,37 @@ def test_equal_prompt_computes_what_fills_no_block(serve: Serve) -> None:
     assert accounts(run).of("1").found == 32
 
 
+def test_preempted_within_a_block_counts_each_token_once(serve: Serve) -> None:
+    """A prefill that is preempted in the middle of a block, and others that share its start."""
+    chunked = ("batching=chunked", "batching.chunk_tokens=40", "cache.blocks=18")
+    prompts = [Prompt(n, texts(1, 150 + n) + texts(2 + n, 70), outputs=20) for n in range(4)]
+    run = serve(prompts, *chunked, "cache.prefix_caching=true")
+    known = accounts(run)
+    assert known.of(None).tokens == run.batch["scheduled_tokens"].sum()
+    for account in known.of_request.values():
+        assert min(account.computed.values()) >= 0
+
+
 def test_prompts_that_part_within_a_block_share_its_first_tokens(serve: Serve) -> None:
     run = serve([Prompt(0, texts(1, 64)), Prompt(3, texts(1, 37) + texts(2, 20))])
     assert causes(run, 1) == {tokens.NEW: 20, tokens.SHORT: 5}
 
 
 def test_prompt_that_ends_with_a_block_computes_the_block_of_its_newest_token(serve: Serve) -> None:
+    """vllm#8005: the same prompt again is not free, and less so with larger blocks."""
     run = serve([Prompt(0, texts(1, 48)), Prompt(3, texts(1, 48))])
     assert causes(run, 1) == {tokens.LAST: 16}
     assert accounts(run).of("1").found == 32
 
 
 def test_without_prefix_cache_full_blocks_are_not_kept(serve: Serve) -> None:
+    """vllm#17954: the device switches the prefix cache off."""
     run = serve([Prompt(0, texts(1, 40)), Prompt(3, texts(1, 40))], OFF)
     assert causes(run, 1) == {tokens.OFF: 32, tokens.SHORT: 8}
 
 
 def test_prompt_that_is_asked_for_while_it_is_computed(serve: Serve) -> None:
+    """vllm#9643: requests that come together compute what they share."""
     chunked = ("batching=chunked", "batching.chunk_tokens=64")
     run = serve([Prompt(0, texts(1, 200)), Prompt(1, texts(1, 200))], *chunked)
     assert causes(run, 1) == {tokens.SHORT: 8}  # vLLM admits it once the first has been computed
