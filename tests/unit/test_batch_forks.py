@@ -3,12 +3,14 @@
 import io
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
 from kvscope.base.errors import EXIT_FAILED, BadInput, CannotWrite, KvscopeError
 from kvscope.cli import batch
+from kvscope.engine.devices.dry import DryPlatform
 from kvscope.plan.grid import expand
 from kvscope.run.display import Line
 
@@ -23,6 +25,12 @@ def ended(job: batch.Job) -> KvscopeError | None:
         case 3:
             return BadInput("the policy takes no such value")
     return None
+
+
+def parity(job: batch.Job) -> KvscopeError | None:
+    """In place of a run: the process's directory, and whether modules are found there."""
+    found = os.environ["PARITY"] in sys.path
+    return KvscopeError(f"{os.environ['PARITY']} {found}")
 
 
 def jobs(place: Path, device: str = "device=dry", tables: bool = False) -> list[batch.Job]:
@@ -45,6 +53,22 @@ def test_a_lost_fork_costs_its_experiment_alone(
     assert [type(error) for error in errors] == [type(None), KvscopeError, BadInput, type(None)]
     assert "was killed" in str(errors[1])
     assert f"2 of 4 failed: {four[1].experiment.id}, {four[2].experiment.id}" in out.getvalue()
+
+
+def test_experiments_that_need_other_variables_have_other_forks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def environment(platform: DryPlatform) -> dict[str, str]:
+        directory = f"/seeds/{platform.experiment.seed % 2}"
+        return {"PARITY": directory, "PYTHONPATH": directory}
+
+    monkeypatch.setattr(DryPlatform, "environment", environment)
+    monkeypatch.setattr(batch, "run_one", parity)
+    four = jobs(tmp_path)
+    with Line(io.StringIO()) as line:
+        errors = batch.run(four, line)
+    said = [str(errors[job.experiment.id]) for job in four]
+    assert said == [f"/seeds/{number} True" for number in (1, 0, 1, 0)]
 
 
 def test_an_error_of_a_fork_keeps_its_words_and_exit_code(
