@@ -17,6 +17,7 @@ import zstandard
 
 from kvscope.base.errors import BadInput
 from kvscope.cli import main as cli
+from kvscope.collect.foreign import Stretch
 from kvscope.tables.kv_plan import KvGroup
 from kvscope_record import lock, plugin
 from kvscope_record.options import LEAST_BYTES, RecordOptions, minutes, size
@@ -36,7 +37,6 @@ from kvscope_record.segments import (
     remove_oldest,
     segment_paths,
 )
-from kvscope_record.stretch import Stretch
 from kvscope_record.window import Window, read_window
 from kvscope_record.writer import MOST_WAITING, Writer
 
@@ -60,9 +60,9 @@ def written(directory: Path, *events: Event) -> list[Event]:
     for event in events:
         writer.put(event)
     writer.close()
-    events = [event for path in segment_paths(directory) for event in read_segment(path)]
-    assert isinstance(events.pop(), Closed)
-    return [event for event in events if not isinstance(event, Closed)]
+    result = [event for path in segment_paths(directory) for event in read_segment(path)]
+    assert isinstance(result.pop(), Closed)
+    return [event for event in result if not isinstance(event, Closed)]
 
 
 def test_what_is_written_is_read_back(tmp_path: Path):
