@@ -198,13 +198,10 @@ class ServerRecorder(observer.Recorder):
     def ended(self, time_ns: int, request: Any) -> None:
         """Record how a request ended."""
         number = self._numbers[request.request_id]
-        ended = Ended(
-            *(number, time_ns, _ending(request)),
-            *(request.num_preemptions, request.num_output_tokens),
-        )
-        self._put(ended)
-        came = self._arrivals[number], request.num_prompt_tokens, request.max_tokens
-        self._done.append(Done(number, *came, *ended[1:-1]))
+        how: Any = _ending(request), request.num_preemptions, request.num_output_tokens
+        self._put(Ended(number, time_ns, *how))
+        lengths = request.num_prompt_tokens, request.max_tokens
+        self._done.append(Done(number, self._arrivals[number], *lengths, time_ns, *how))
 
     def shut_down(self) -> None:
         """Write the remaining records."""

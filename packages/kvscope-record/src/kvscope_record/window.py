@@ -218,8 +218,7 @@ def _place(
 def _begins(session: Session, number: int) -> bool:
     """True if the beginning of a segment is there."""
     frame = next(frames(session.segments[number][0]), None)
-    events = (frame and frame.events()) or [None]
-    return isinstance(events[0], Segment)
+    return frame is not None and isinstance(next(iter(frame.events() or ()), None), Segment)
 
 
 def _arrival_ns(session: Session, request: int) -> int:

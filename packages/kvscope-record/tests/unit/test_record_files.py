@@ -171,6 +171,60 @@ def test_a_killed_process_loses_a_second_at_most(tmp_path: Path):
     assert {step for step, at in put.items() if at < killed - 1} <= read
 
 
+ENDS = """
+import signal, sys, time
+from pathlib import Path
+from kvscope_record.ending import at_end
+from kvscope_record.options import RecordOptions
+from kvscope_record.writer import Writer
+from test_record_files import put_passes, segment
+if len(sys.argv) > 2:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+writer = Writer(RecordOptions(Path(sys.argv[1])))
+at_end(writer.close)
+writer.put(segment())
+put_passes(writer, 0)
+while not any(path.stat().st_size for path in Path(sys.argv[1]).glob("segment-*")):
+    time.sleep(0.01)
+put_passes(writer, 1, 2, 3)
+print("put", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("handled", [True, False])
+def test_a_signal_that_ends_a_server_closes_its_session(
+    tmp_path: Path, number: signal.Signals, handled: bool
+):
+    words = [sys.executable, "-c", ENDS, str(tmp_path), *([] if handled else ["default"])]
+    here = Path(__file__).parent
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=here
+    )
+    assert process.stdout
+    assert process.stdout.readline() == "put\n"
+    process.send_signal(number)
+    assert process.wait(60) in (-number, 130)
+    window = read_window(tmp_path)
+    assert steps_of(window) == [0, 1, 2, 3]
+    assert window.notes == []
+
+
+def test_a_session_whose_server_was_killed_is_named(tmp_path: Path):
+    words = [sys.executable, "-c", ENDS, str(tmp_path)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent)
+    assert process.stdout
+    assert process.stdout.readline() == "put\n"
+    process.kill()
+    process.wait()
+    written(tmp_path, segment(0, recording="def"), scheduled(7))
+    assert read_window(tmp_path).notes == [
+        "session 2 of the directory is shown; --session chooses 1",
+        "session 1 was not closed: its server was killed, or crashed",
+    ]
+
+
 def test_a_server_that_loads_the_plugin_imports_nothing_heavy():
     program = "import sys, kvscope_record.plugin; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
