@@ -15,12 +15,11 @@ further tables of a run.
 
 from kvscope.collect import importer
 from kvscope.collect.collector import collect_run
-from kvscope.collect.foreign import WHOLE, Collector, Stretch
+from kvscope.collect.foreign import Collector, Stretch
 from kvscope.run import recorder
 from kvscope.tables import stalls
 
 __all__ = [
-    "WHOLE",
     "Collector",
     "Stretch",
     "collect_run",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # the workflow, which reads no table, does without
     import pandas as pd
 
 EARLIER = ("2", "3", "4")
-_BATCHES_AT_ONCE = 16  # of a row group
+_PARTS_AT_ONCE = 16  # of a row group
 READABLE = (*EARLIER, str(SCHEMA_VERSION))
 """Versions of files that can be read; `kvscope.tables.earlier` has what stood elsewhere in them."""
 
@@ -76,14 +76,14 @@ def to_arrow(table: Table, frame: pd.DataFrame) -> pa.Table:
     return pa.Table.from_pandas(frame, schema=table.schema, preserve_index=False)
 
 
-def write_batches(table: Table, batches: Iterable[pa.RecordBatch], path: Path) -> None:
+def write_parts(table: Table, parts: Iterable[pa.RecordBatch], path: Path) -> None:
     """Write rows that come part by part, with the table's schema, as Parquet, atomically."""
     with (
         atomic_path(path) as temporary,
         pq.ParquetWriter(temporary, table.schema, compression="zstd") as writer,
     ):
-        parts = iter(batches)
-        while some := [*islice(parts, _BATCHES_AT_ONCE)]:
+        left = iter(parts)
+        while some := [*islice(left, _PARTS_AT_ONCE)]:
             writer.write_table(pa.Table.from_batches(some, table.schema))
 
 

@@ -3,16 +3,17 @@
 from pathlib import Path
 from typing import Any
 
-from kvscope.api.collecting import WHOLE, Stretch
+from kvscope.api.collecting import Stretch
 from kvscope.api.files import files, reading
 from kvscope.api.machine import __version__
 from kvscope.api.tables import evidence, runfile, tables
 from kvscope.api.words import time_sources
 from kvscope_record import replayed
+from kvscope_record.stretch import NEWEST
 from kvscope_record.window import Window, read_window
 
 
-def collect_recording(directory: Path, stretch: Stretch = WHOLE) -> list[str]:
+def collect_recording(directory: Path, stretch: Stretch = NEWEST) -> list[str]:
     """Write the host tables of a recording and its run.json into its directory.
 
     Returns what is not in them, a sentence each. The server may be alive: the tables are of what
@@ -28,7 +29,7 @@ def collect_recording(directory: Path, stretch: Stretch = WHOLE) -> list[str]:
     for table in {*tables.HOST_TABLES} - frames.keys() - {tables.BATCH}:
         files.remove(directory / table.file)
     with reading.refusing(directory, "a recording"):
-        tables.write_batches(tables.BATCH, batch, directory / tables.BATCH.file)
+        tables.write_parts(tables.BATCH, batch, directory / tables.BATCH.file)
         while frames:  # one at a time, as they are large
             table, rows = frames.popitem()
             tables.write(table, rows, directory / table.file)

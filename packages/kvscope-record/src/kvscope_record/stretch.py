@@ -7,6 +7,9 @@ from datetime import UTC, datetime, timedelta, timezone
 from kvscope.api.collecting import Stretch
 from kvscope.api.errors import BadInput
 
+NEWEST = Stretch()
+"""No choice: the newest ten minutes."""
+
 NEWEST_S = 600.0
 _AROUND_S = 60.0  # before and after a request comes
 _NS = 1e-9

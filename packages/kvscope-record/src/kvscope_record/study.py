@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from kvscope.api.collecting import WHOLE, Stretch
+from kvscope.api.collecting import Stretch
 from kvscope.api.composition import composition, resolve, schema
 from kvscope.api.errors import BadInput
 from kvscope.api.files import files, reading
@@ -23,6 +23,7 @@ from kvscope_record.arrivals import arrivals_of
 from kvscope_record.counts import features_of
 from kvscope_record.records import Arrival, Scheduled
 from kvscope_record.replayed import Replayed
+from kvscope_record.stretch import NEWEST
 from kvscope_record.window import read_window
 
 MILLISECONDS = 1000  # a second
@@ -35,7 +36,7 @@ Row = dict[str, Any]
 
 
 def write_study(
-    directory: Path, path: Path, hardware: str, model: str | None, stretch: Stretch = WHOLE
+    directory: Path, path: Path, hardware: str, model: str | None, stretch: Stretch = NEWEST
 ) -> list[str]:
     """Write the study `path`, CONFIG/study/NAME.yaml, and beside it its workload, NAME.jsonl.
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from kvscope.api.collecting import WHOLE, Stretch
+from kvscope.api.collecting import Stretch
 from kvscope.api.errors import BadInput
 from kvscope_record import lock
 from kvscope_record.compact import Compact
@@ -15,7 +15,7 @@ from kvscope_record.gaps import Gap, Recorded, mend
 from kvscope_record.records import Closed, Done, Event, Live, Segment
 from kvscope_record.segments import segment_paths
 from kvscope_record.sessions import Session, sessions_of
-from kvscope_record.stretch import NEWEST_S, around_s, limits_ns, moment, words
+from kvscope_record.stretch import NEWEST, NEWEST_S, around_s, limits_ns, moment, words
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Window:
         return [event for event in self.events if isinstance(event, Gap)]
 
 
-def read_window(directory: Path, stretch: Stretch = WHOLE) -> Window:
+def read_window(directory: Path, stretch: Stretch = NEWEST) -> Window:
     """Stretch of a recording's directory; BadInput if it is empty, or what is whole is no record.
 
     It begins where a segment does, which is a minute before at most.

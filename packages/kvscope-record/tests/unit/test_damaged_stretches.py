@@ -73,7 +73,12 @@ def flipped_in_header(byte: int) -> Damage:
 
 def removed(*which: int) -> Damage:
     """Files that are gone."""
-    return lambda files: [files[place].unlink() for place in which] and None
+
+    def damage(files: Files) -> None:
+        for place in which:
+            files[place].unlink()
+
+    return damage
 
 
 def exchanged(files: Files) -> None:
@@ -85,7 +90,15 @@ def exchanged(files: Files) -> None:
 
 def copied(number: int) -> Damage:
     """A file is there again, under another number."""
-    return lambda files: shutil.copy(files[MIDDLE], files[0].parent / name(number)) and None
+
+    def damage(files: Files) -> None:
+        shutil.copy(files[MIDDLE], files[0].parent / name(number))
+
+    return damage
+
+
+def with_an_empty_file(files: Files) -> None:
+    (files[0].parent / name(91)).write_bytes(b"")
 
 
 def name(number: int) -> str:
@@ -156,7 +169,7 @@ DAMAGES: dict[str, Damage] = {
     "the newest lost": removed(-1),
     "segments exchanged": exchanged,
     "a segment copied behind": copied(90),
-    "an empty file": lambda files: (files[0].parent / name(91)).write_bytes(b"") and None,
+    "an empty file": with_an_empty_file,
 }
 
 
@@ -188,7 +201,9 @@ def ends(window: Window) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-def test_what_is_whole_is_read_and_what_is_missing_is_said(kind: str, whole: Path, tmp_path: Path):
+def test_what_is_whole_is_read_and_what_is_missing_is_said(
+    kind: str, whole: Path, tmp_path: Path
+) -> None:
     directory = tmp_path / "recording"
     shutil.copytree(whole, directory)
     DAMAGES[kind](segment_paths(directory))
@@ -212,7 +227,7 @@ def test_what_is_whole_is_read_and_what_is_missing_is_said(kind: str, whole: Pat
 
 def test_a_damaged_recording_is_collected_and_its_check_fails(
     whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+) -> None:
     directory = tmp_path / "recording"
     shutil.copytree(whole, directory)
     DAMAGES["a bit flipped in half"](segment_paths(directory))
