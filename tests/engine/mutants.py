@@ -87,7 +87,7 @@ def of_state(after: Callable[[RequestState], None]) -> type[Replay]:
     """A recorder that changes a request's state after each of its passes."""
 
     class Faulty(Replay):
-        def _batch_row(self, step: int, record: Any, row: Any, *rest: Any) -> dict[str, Any]:
+        def _batch_row(self, step: int, record: Any, row: Any, *rest: Any) -> tuple[Any, ...]:
             made = super()._batch_row(step, record, row, *rest)
             after(self.requests[row.request_id])
             return made

@@ -172,8 +172,8 @@ def write(directory: Path, seconds: float, segment_s: float = SEGMENT_S) -> None
             file = SegmentWriter(directory, number + 1, frame=frame)
             now_ns = server.time_ns
             file.write(Segment(FACTS, number, now_ns, utc_ns + now_ns, server.step, 0, server.came))
-            for event in server.at_segment():
-                file.write(event)
+            for begun in server.at_segment():
+                file.write(begun)
             number, next_ns = number + 1, next_ns + int(segment_s * 1e9)
         assert file is not None
         for event in server.next_pass():

@@ -1,25 +1,27 @@
 """Records of a run, made of files that something else wrote.
 
-A `Collector` recognises a directory and makes its records. `collect_run` makes the further
-tables of a run.
+A `Collector` recognises a directory and makes its records, of a `Stretch`. `collect_run` makes the
+further tables of a run.
 
 - `importer`: `Importer`, which makes a run's directory of files that others published; for that
   `write_tables`, `provenance` and `imported_clock` of run.json, and `PUBLISHED`, where times come
   from
-- `recorder`, which makes tables of an engine's rows: `replay` of a `RepeatContext` and of a
-  `RequestState` for each request that was there before, to `RepeatTables`; `kv_groups_table`;
+- `recorder`, which makes tables of an engine's rows: `follow` of a `RepeatContext` and of a
+  `RequestState` for each request that was there before, to `RepeatTables`, and `Rows` of a table
+  that is too large for a frame; `kv_groups_table`;
   `NANOSECONDS` in seconds
 - `stalls`: `find_stalls`, the passes that a stalled host prolonged
 """
 
 from kvscope.collect import importer
 from kvscope.collect.collector import collect_run
-from kvscope.collect.foreign import Collector
+from kvscope.collect.foreign import Collector, Stretch
 from kvscope.run import recorder
 from kvscope.tables import stalls
 
 __all__ = [
     "Collector",
+    "Stretch",
     "collect_run",
     "importer",
     "recorder",

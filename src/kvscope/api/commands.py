@@ -2,7 +2,8 @@
 
 `argument`, `flag` and `path` make an argument. `arguments` has those of several commands,
 `CONFIG_DIR` and `RESULTS_DIR`, the words `OVERRIDES_HELP`, types of values, `place`, `whole`,
-`positive`, `size` and `duration`, and `plan_command`, which plans a study of a directory.
+`positive`, `size` and `duration`, and `plan_command`, which plans a study of a directory;
+`STRETCH` and `stretch_of` choose a stretch of a recording.
 
 Imported whenever `kvscope` starts, it brings the standard library alone.
 """

@@ -1,7 +1,7 @@
 """The tables of a run and its run.json, and the words that they hold.
 
-- `tables`: a `Table` by its name in upper case, `HOST_TABLES`; `to_arrow`, `write`, `read`,
-  `check_file`
+- `tables`: a `Table` by its name in upper case, `HOST_TABLES`; `to_arrow`, `write`,
+  `write_parts`, `read`, `check_file`
 - `evidence`, what a run has: `ALL` kinds, among them `PASSES`, `CLOCK`, `ORDER`, `STALLS`, `JOBS`,
   `TOKEN_IDS` and `KV_GROUPS`; `of_recording`, what the records of a server hold
 - `runfile`, run.json: `read_record` and `write_run`, `file_records`, `is_complete`, `run_sha256`;

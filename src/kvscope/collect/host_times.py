@@ -26,8 +26,11 @@ def require_times(run: RunData) -> None:
     if not run.record.states("clock"):
         path = run.directory / RUN_FILE
         raise BadInput(f"{path}: the run has no clock; it failed before it was measured")
-    tables = (REQUESTS, STEPS, BATCH, PREEMPTIONS, TRANSFERS, LAYERS)
+    tables = (REQUESTS, STEPS, PREEMPTIONS, TRANSFERS, LAYERS)
     frames = {table.file: getattr(run, table.name) for table in tables}
+    # The largest table, which nothing else here reads.
+    keys = [name for name in BATCH.names if name in _NEVER_NULL]
+    frames[BATCH.file] = run.batch if BATCH.name in vars(run) else run.read_table(BATCH.name, keys)
     if jobs := job_table():
         frames[jobs.table.file] = run.jobs
     for file, frame in frames.items():

@@ -89,6 +89,12 @@ def _holders(labels: list[str]) -> str:
     return names if few or len(labels) == 1 else plural(len(labels), "experiment")
 
 
+def _recording(run: ReportedRun) -> str | None:
+    """Session of a recording, and what is not in its tables."""
+    server = run.record.recorded
+    return "; ".join((f"session {server.session}", *server.notes)) if server else None
+
+
 def _host(run: ReportedRun) -> str | None:
     return run.record.hardware.hostname
 
@@ -261,5 +267,6 @@ _FACTS: tuple[tuple[str, Callable[[ReportedRun], str | None]], ...] = (
     ("Profiler", _profiler),
     ("KV events", _tracing),
     ("Imported from", _imported),
+    ("Recording", _recording),
     ("Files", _files),
 )

@@ -1,12 +1,12 @@
 """Converts the raw records of a repeat (`engine.recording`) to its tables."""
 
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from kvscope import tables
 from kvscope.engine.recording import (
@@ -71,7 +71,7 @@ class RepeatContext:
         return None if time_ns is None else self.seconds(time_ns)
 
 
-@dataclass
+@dataclass(slots=True)
 class RequestState:
     """The state of one request while its passes are replayed."""
 
@@ -113,20 +113,82 @@ class RepeatTables:
         return self.requests.get(request_id, RequestState())
 
 
+BATCH_COLUMNS = (
+    *("repeat", "step", "request_id", "phase", "scheduled_tokens", "recomputed_tokens"),
+    *("context_tokens", "sampled_tokens", "resumed", "saved_tokens", "hit_tokens"),
+    *("own_hit_tokens", "loaded_tokens"),
+)
+_COUNTED = tuple(name for name in tables.BATCH.names if name not in BATCH_COLUMNS)
+_NO_COUNTS = (None,) * len(_COUNTED)
+_AT_ONCE = 1 << 14
+_COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+class Rows:
+    """Rows of a table, kept as columns: millions of objects would fill the memory."""
+
+    def __init__(self, table: tables.Table, names: Sequence[str]) -> None:
+        """Rows have the values of the columns of these names, which are all of the table's."""
+        self._schema = table.schema
+        self._order = [names.index(name) for name in table.names]
+        self._newest: list[list[Any]] = [[] for _ in names]
+        self._kept = pa.BufferOutputStream()
+        self._writer = pa.ipc.new_stream(self._kept, self._schema, options=_COMPRESSED)
+
+    def extend(self, columns: Iterable[Iterable[Any]]) -> None:
+        """Add rows, given by their columns."""
+        for column, values in zip(self._newest, columns, strict=False):
+            column.extend(values)
+        if len(self._newest[0]) >= _AT_ONCE:
+            self._keep()
+
+    def append(self, *values: Any) -> None:
+        """Add a row."""
+        for column, value in zip(self._newest, values, strict=True):
+            column.append(value)
+        if len(self._newest[0]) >= _AT_ONCE:
+            self._keep()
+
+    def _keep(self) -> None:
+        columns = [
+            pa.array(self._newest[place], field.type, from_pandas=True)
+            for place, field in zip(self._order, self._schema, strict=True)
+        ]
+        self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
+        self._newest = [[] for _ in self._order]
+
+    def batches(self, unknown: Collection[str] = ()) -> Iterator[pa.RecordBatch]:
+        """All rows, a part after another; columns that are `unknown` are null."""
+        self._keep()
+        self._writer.close()
+        for batch in pa.ipc.open_stream(self._kept.getvalue()):
+            for name in unknown:
+                place = self._schema.get_field_index(name)
+                nulls = pa.nulls(len(batch), self._schema.field(place).type)
+                batch = batch.set_column(place, self._schema.field(place), nulls)
+            yield batch
+
+    def frame(self) -> pd.DataFrame:
+        """All rows."""
+        frame: pd.DataFrame = pa.Table.from_batches(self.batches(), self._schema).to_pandas()
+        return frame
+
+
 class Replay:
     """Replays a recording pass by pass and collects the rows of its tables."""
 
-    def __init__(self, context: RepeatContext) -> None:
+    def __init__(self, context: RepeatContext, recording: Recording) -> None:
         self.context = context
+        self.recording = recording
         self.requests: dict[str, RequestState] = {}
         self.resident_tokens = 0  # of all requests
         self.steps: list[dict[str, Any]] = []
-        self.batch: list[dict[str, Any]] = []
+        self.batch = Rows(tables.BATCH, (*BATCH_COLUMNS, *_COUNTED))
         self.preemptions: list[dict[str, Any]] = []
         self.transfers: list[dict[str, Any]] = []
         self.jobs: list[dict[str, Any]] = []
-        self.hits: list[dict[str, Any]] = []
-        self.evictions: list[dict[str, Any]] = []
+        self.hits = Rows(tables.HITS, (*_BLOCK_COLUMNS, "resumed", "in_use"))
+        self.evictions = Rows(tables.EVICTIONS, (*_BLOCK_COLUMNS, "age_s", "hits"))
         self.holders = Holders()
         self.found: dict[str, list[BlockHit]] = {}  # by requests that are about to run
 
@@ -195,16 +257,9 @@ class Replay:
         begin_s, cached_s = (
             self.steps[step]["start_s"] for step in (eviction.step, eviction.lost.step)
         )
-        self.evictions.append(
-            {
-                "repeat": self.context.repeat,
-                "step": eviction.step,
-                "request_id": eviction.request_id,
-                **_cached_block(eviction.lost),
-                "age_s": begin_s - cached_s,
-                "hits": eviction.hits,
-            }
-        )
+        step, request_id, lost, hits = eviction
+        ages = begin_s - cached_s, hits
+        self.evictions.append(self.context.repeat, step, request_id, *_cached_block(lost), *ages)
 
     def forward_pass(self, step: int, record: PassRecord) -> None:
         """Add the row of `steps` of a pass, and the row of `batch` of each of its requests."""
@@ -215,8 +270,12 @@ class Replay:
                 self._release(request_id)
         batch = record.batch()
         scheduled = sum(row.computed for row in batch)
-        rows = [self._batch_row(step, record, row, scheduled) for row in batch]
-        prefill = sum(row["scheduled_tokens"] for row in rows if row["phase"] == PREFILL)
+        times_s = seconds(record.schedule_start_ns), seconds(record.end_ns)
+        rows = [self._batch_row(step, record, row, scheduled, *times_s) for row in batch]
+        values = [*zip(*rows, strict=True)]
+        columns = dict(zip(BATCH_COLUMNS, values, strict=False))
+        phases = zip(columns.get("phase", ()), columns.get("scheduled_tokens", ()), strict=True)
+        prefill = sum(tokens for phase, tokens in phases if phase == PREFILL)
         shared_tokens = self.holders.extra * self.context.block_size
         blocks_used = self.context.kv_blocks_total - record.kv_blocks_free
         self.steps.append(
@@ -224,17 +283,17 @@ class Replay:
                 "repeat": self.context.repeat,
                 "step": step,
                 "phase": phase_of_tokens(prefill, scheduled - prefill),
-                "start_s": seconds(record.schedule_start_ns),
+                "start_s": times_s[0],
                 "duration_s": (record.end_ns - record.schedule_start_ns) * NANOSECONDS,
                 "schedule_s": (record.schedule_end_ns - record.schedule_start_ns) * NANOSECONDS,
                 "forward_s": (record.output_ns - record.schedule_end_ns) * NANOSECONDS,
                 "scheduled_tokens": scheduled,
                 "prefill_tokens": prefill,
                 "decode_tokens": scheduled - prefill,
-                "recomputed_tokens": sum(row["recomputed_tokens"] for row in rows),
-                "sampled_tokens": sum(row["sampled_tokens"] for row in rows),
+                "recomputed_tokens": sum(columns.get("recomputed_tokens", ())),
+                "sampled_tokens": sum(columns.get("sampled_tokens", ())),
                 "requests": len(rows),
-                "resumed_requests": sum(row["resumed"] for row in rows),
+                "resumed_requests": sum(columns.get("resumed", ())),
                 "preempted_requests": record.preempted,
                 "waiting_requests": record.waiting,
                 "kv_blocks_used": blocks_used,
@@ -250,7 +309,7 @@ class Replay:
                 "context_bytes": record.context_bytes,
             }
         )
-        self.batch.extend(rows)
+        self.batch.extend(values)
 
     def _release(self, request_id: str) -> None:
         """Remove a request's tokens from the cache."""
@@ -264,16 +323,8 @@ class Replay:
             block = hit.found
             content = BlockContent(block.owner, block.position, block.step)
             self.holders.find(request_id, content)
-            self.hits.append(
-                {
-                    "repeat": self.context.repeat,
-                    "step": step,
-                    "request_id": request_id,
-                    **_cached_block(block),
-                    "resumed": resumed,
-                    "in_use": hit.in_use,
-                }
-            )
+            place = self.context.repeat, step, request_id
+            self.hits.append(*place, *_cached_block(block), resumed, hit.in_use)
         return sum(hit.found.owner == request_id for hit in hits)
 
     def _keep(self, state: RequestState, tokens: int) -> None:
@@ -282,50 +333,59 @@ class Replay:
         state.resident_tokens = tokens
 
     def _batch_row(
-        self, step: int, record: PassRecord, row: ScheduledRequest, scheduled_tokens: int
-    ) -> dict[str, Any]:
-        state = self.requests.setdefault(row.request_id, RequestState())
-        tentative, accepted = _tentative(row)
-        end_tokens = row.cached + row.computed - tentative + accepted
+        self,
+        step: int,
+        record: PassRecord,
+        row: ScheduledRequest,
+        scheduled_tokens: int,
+        start_s: float,
+        end_s: float,
+    ) -> tuple[Any, ...]:
+        """Values of BATCH_COLUMNS. Recordings have millions of such rows."""
+        request_id, computed, cached, sampled, _, hit, loaded, saved, _, counts = row
+        state = self.requests.get(request_id)
+        if state is None:
+            state = self.requests[request_id] = RequestState()
+        tentative, accepted = _tentative(row) if counts else (0, 0)
+        end_tokens = cached + computed - tentative + accepted
         if state.first_scheduled_s is None:
-            state.first_scheduled_s = self.context.seconds(record.schedule_start_ns)
+            state.first_scheduled_s = start_s
         if not state.resident_tokens:
-            self.holders.admit(row.request_id, step)
-        own_blocks = self._find(step, row.request_id, state.preempted is not None)
-        own_hit = own_blocks * self.context.block_size
+            self.holders.admit(request_id, step)
+        own_hit = 0
+        if request_id in self.found:
+            own_blocks = self._find(step, request_id, state.preempted is not None)
+            own_hit = own_blocks * self.context.block_size
         if state.preempted is not None:
             self._resume(step, record, row, own_hit, state)
         resumed = state.recovering
-        recomputed = max(0, min(state.computed_tokens, end_tokens) - row.cached)
+        computed_tokens = state.computed_tokens
+        recomputed = 0
+        if computed_tokens > cached:
+            recomputed = max(0, min(computed_tokens, end_tokens) - cached)
         # A request decodes if it computes only its newest token, and tentative tokens beyond it.
-        decodes = bool(state.given) and row.computed - tentative == 1 and not recomputed
+        decodes = bool(state.given) and computed - tentative == 1 and not recomputed
         if recomputed and state.resumption:
             forward_s = (record.output_ns - record.schedule_end_ns) * NANOSECONDS
             state.resumption["cost_s"] += forward_s * (recomputed / scheduled_tokens)
-        self._keep(state, end_tokens)
-        state.computed_tokens = max(state.computed_tokens, state.resident_tokens)
-        if row.sampled:
-            state.given += row.sampled
+        self.resident_tokens += end_tokens - state.resident_tokens
+        state.resident_tokens = end_tokens
+        if end_tokens > computed_tokens:
+            state.computed_tokens = end_tokens
+        if sampled:
+            state.given += sampled
             state.recovering = False
-            state.finished_s = self.context.seconds(record.end_ns)
+            state.finished_s = end_s
             if state.first_token_s is None:
-                state.first_token_s = state.finished_s
-        return {
-            "repeat": self.context.repeat,
-            "step": step,
-            "request_id": row.request_id,
-            "phase": DECODE if decodes else PREFILL,
-            "scheduled_tokens": row.computed,
-            "recomputed_tokens": recomputed,
-            "context_tokens": row.cached,
-            "sampled_tokens": len(row.sampled),
-            "resumed": resumed,
-            "saved_tokens": row.saved,
-            "hit_tokens": row.hit,
-            "own_hit_tokens": own_hit,
-            "loaded_tokens": row.loaded,
-            **row.counts,
-        }
+                state.first_token_s = end_s
+        phase = DECODE if decodes else PREFILL
+        # fmt: off
+        return (
+            self.context.repeat, step, request_id, phase, computed, recomputed, cached,
+            len(sampled), resumed, saved, hit, own_hit, loaded,
+            *(map(counts.get, _COUNTED) if counts else _NO_COUNTS),
+        )
+        # fmt: on
 
     def _resume(
         self,
@@ -370,6 +430,46 @@ class Replay:
         )
         return self.preemptions[-1]
 
+    def tables(self) -> RepeatTables:
+        """The tables of the passes that were replayed."""
+        return RepeatTables(
+            steps=_frame(tables.STEPS, self.steps),
+            batch=self.batch.frame(),
+            preemptions=_frame(tables.PREEMPTIONS, self.preemptions),
+            transfers=_frame(tables.TRANSFERS, self.transfers),
+            hits=self.hits.frame(),
+            evictions=self.evictions.frame(),
+            layers=layers_table(self.recording, self.context),
+            requests=self.requests,
+            counted=dict(self.recording.counted),
+            jobs=_frame(JOBS, self.jobs),
+        )
+
+
+class OfPass(Protocol):
+    """A record of a pass."""
+
+    @property
+    def step(self) -> int:
+        """The pass."""
+
+
+RecordOfPass = TypeVar("RecordOfPass", bound=OfPass)
+
+
+class Due(Generic[RecordOfPass]):
+    """Records in the order of their passes, taken pass by pass."""
+
+    def __init__(self, records: Iterable[RecordOfPass]) -> None:
+        self._records = iter(records)
+        self._next = next(self._records, None)
+
+    def until(self, step: int) -> Iterator[RecordOfPass]:
+        """The next records, up to those of a pass."""
+        while (record := self._next) is not None and record.step <= step:
+            self._next = next(self._records, None)
+            yield record
+
 
 def replay(
     recording: Recording,
@@ -377,37 +477,40 @@ def replay(
     began: Mapping[str, RequestState] | None = None,
 ) -> RepeatTables:
     """The tables of one repeat from its recording; `began`: requests that were there before."""
-    state = Replay(context)
+    return follow(recording, context, began).tables()
+
+
+def follow(
+    recording: Recording,
+    context: RepeatContext,
+    began: Mapping[str, RequestState] | None = None,
+    blocks: tuple[Iterable[BlockHit], Iterable[BlockEviction]] | None = None,
+) -> Replay:
+    """The replay of all passes of a recording; `began`: requests that were there before.
+
+    `blocks` are hits and evictions in the place of the recording's.
+    """
+    state = Replay(context, recording)
     state.requests |= began or {}
     state.resident_tokens = sum(request.resident_tokens for request in state.requests.values())
-    preemptions = deque(recording.preemptions)
+    preemptions = Due(recording.preemptions)
     # Jobs are reported when they have ended, and store what the last pass computed.
     last = len(recording.passes) - 1
     done = (replace(copy, step=min(copy.step, last)) for copy in recording.transfers)
-    transfers = deque(sorted(done, key=lambda copy: copy.step))
-    hits, evictions = deque(recording.hits), deque(recording.evictions)
+    transfers = Due(sorted(done, key=lambda copy: copy.step))
+    found, lost = blocks or (recording.hits, recording.evictions)
+    hits, evictions = Due(found), Due(lost)
     for step, record in enumerate(recording.passes):
-        while preemptions and preemptions[0].step <= step:
-            state.preempt(preemptions.popleft())
-        while transfers and transfers[0].step <= step:
-            state.transfer(transfers.popleft())
-        while hits and hits[0].step <= step:
-            state.hit(hits.popleft())
+        for preemption in preemptions.until(step):
+            state.preempt(preemption)
+        for transfer in transfers.until(step):
+            state.transfer(transfer)
+        for hit in hits.until(step):
+            state.hit(hit)
         state.forward_pass(step, record)
-        while evictions and evictions[0].step <= step:
-            state.evict(evictions.popleft())
-    return RepeatTables(
-        steps=_frame(tables.STEPS, state.steps),
-        batch=_frame(tables.BATCH, state.batch),
-        preemptions=_frame(tables.PREEMPTIONS, state.preemptions),
-        transfers=_frame(tables.TRANSFERS, state.transfers),
-        hits=_frame(tables.HITS, state.hits),
-        evictions=_frame(tables.EVICTIONS, state.evictions),
-        layers=layers_table(recording, context),
-        requests=state.requests,
-        counted=dict(recording.counted),
-        jobs=_frame(JOBS, state.jobs),
-    )
+        for eviction in evictions.until(step):
+            state.evict(eviction)
+    return state
 
 
 def _tentative(row: ScheduledRequest) -> tuple[int, int]:
@@ -423,14 +526,12 @@ def _tentative(row: ScheduledRequest) -> tuple[int, int]:
     return sum(row.counts.get(column, 0) for column, _ in columns), min(accepted, sampled)
 
 
-def _cached_block(block: CachedBlock) -> dict[str, Any]:
-    """The columns of a block that is or was in the prefix cache."""
-    return {
-        "block": block.block,
-        "block_position": block.position,
-        "owner": block.owner,
-        "cached_step": block.step,
-    }
+_BLOCK_COLUMNS = ("repeat", "step", "request_id", "block", "block_position", "owner", "cached_step")
+
+
+def _cached_block(block: CachedBlock) -> tuple[int, int, str, int]:
+    """The last of _BLOCK_COLUMNS, of a block that is or was in the prefix cache."""
+    return block.block, block.position, block.owner, block.step
 
 
 def layers_table(recording: Recording, context: RepeatContext) -> pd.DataFrame:

@@ -6,7 +6,7 @@ and meaning; a change that breaks a reader increments SCHEMA_VERSION.
 
 from kvscope.tables.column import BOOL, SCHEMA_VERSION, TEXT, Column, Table
 from kvscope.tables.events import KV_EVENTS, KV_KERNELS, TIMELINE
-from kvscope.tables.files import READABLE, check_file, read, reading, to_arrow, write
+from kvscope.tables.files import READABLE, check_file, read, reading, to_arrow, write, write_parts
 from kvscope.tables.memory import EVICTIONS, HITS, KV_GROUPS, TRANSFERS
 from kvscope.tables.metrics import COMPARISONS, METRICS, REPEAT_METRICS
 from kvscope.tables.passes import BATCH, LAYERS, PREEMPTIONS, STEPS
@@ -52,6 +52,7 @@ __all__ = [
     "reading",
     "to_arrow",
     "write",
+    "write_parts",
 ]
 
 # Tables that a run records itself, and tables that `collect` and `analyse` write.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:  # the workflow, which reads no table, does without
     import pandas as pd
 
 EARLIER = ("2", "3", "4")
+_PARTS_AT_ONCE = 16  # of a row group
 READABLE = (*EARLIER, str(SCHEMA_VERSION))
 """Versions of files that can be read; `kvscope.tables.earlier` has what stood elsewhere in them."""
 
@@ -73,6 +76,17 @@ def to_arrow(table: Table, frame: pd.DataFrame) -> pa.Table:
             values = frame[column.name].astype(object)
             frame = frame.assign(**{column.name: values.where(values.notna(), None)})
     return pa.Table.from_pandas(frame, schema=table.schema, preserve_index=False)
+
+
+def write_parts(table: Table, parts: Iterable[pa.RecordBatch], path: Path) -> None:
+    """Write rows that come part by part, with the table's schema, as Parquet, atomically."""
+    with (
+        atomic_path(path) as temporary,
+        pq.ParquetWriter(temporary, table.schema, compression="zstd") as writer,
+    ):
+        left = iter(parts)
+        while some := [*islice(left, _PARTS_AT_ONCE)]:
+            writer.write_table(pa.Table.from_batches(some, table.schema))
 
 
 def write(table: Table, frame: pd.DataFrame | pa.Table, path: Path) -> None:

@@ -158,9 +158,9 @@ class Run(RunData):
         """Whether a table is recorded by the run itself."""
         return table in HOST_TABLES or table.name not in tables.TABLES
 
-    def read_table(self, name: str) -> pd.DataFrame:
-        """Read a table of all repeats by its name."""
-        return self.read(tables.TABLES[name])
+    def read_table(self, name: str, columns: list[str] | None = None) -> pd.DataFrame:
+        """Read a table of all repeats, or some columns of it, by its name."""
+        return self.read(tables.TABLES[name], columns)
 
     def read(self, table: Table, columns: list[str] | None = None) -> pd.DataFrame:
         """Read a table of all repeats, or some columns of it, from its file.

@@ -112,8 +112,8 @@ class RunData(ABC):
         """Time sources that the rows of its tables name."""
 
     @abstractmethod
-    def read_table(self, name: str) -> pd.DataFrame:
-        """The rows of all repeats of a table; BadInput if they cannot be read."""
+    def read_table(self, name: str, columns: list[str] | None = None) -> pd.DataFrame:
+        """The rows of all repeats of a table, or some columns; BadInput if they are unreadable."""
 
     @abstractmethod
     def read_jobs(self) -> pd.DataFrame:

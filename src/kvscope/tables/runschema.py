@@ -302,7 +302,9 @@ class ServerRecord(Record):
     connector: str | None = None
     overlapping: bool = False
     first_step: Whole = 0
-    missing: list[str] = []  # sentences on passes that are missing between others
+    session: Whole = 1  # number of the server's start
+    notes: list[str] = []  # sentences on what is not in the tables
+    missing: list[str] = []  # of these, on passes that are missing between others
 
     @model_validator(mode="after")
     def _counts_tokens(self) -> Self:

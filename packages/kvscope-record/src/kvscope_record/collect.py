@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from kvscope.api.collecting import Stretch
 from kvscope.api.files import files, reading
 from kvscope.api.machine import __version__
 from kvscope.api.tables import evidence, runfile, tables
 from kvscope.api.words import time_sources
 from kvscope_record import replayed
-from kvscope_record.stretch import NEWEST, Stretch
+from kvscope_record.stretch import NEWEST
 from kvscope_record.window import Window, read_window
 
 
@@ -22,13 +23,16 @@ def collect_recording(directory: Path, stretch: Stretch = NEWEST) -> list[str]:
     with reading.refusing(directory, "a recording"):
         window = read_window(directory, stretch)
         replay = replayed.read(window)
-        frames = {t: tables.to_arrow(t, rows) for t, rows in replayed.tables_of(replay).items()}
+        frames, batch = replayed.tables_of(replay)
         facts = _facts(directory, replay)
     files.remove(directory / runfile.RUN_FILE)  # no record vouches for tables while they change
-    for table in {*tables.HOST_TABLES} - frames.keys():
+    for table in {*tables.HOST_TABLES} - frames.keys() - {tables.BATCH}:
         files.remove(directory / table.file)
-    for table, rows in frames.items():
-        tables.write(table, rows, directory / table.file)
+    with reading.refusing(directory, "a recording"):
+        tables.write_parts(tables.BATCH, batch, directory / tables.BATCH.file)
+        while frames:  # one at a time, as they are large
+            table, rows = frames.popitem()
+            tables.write(table, rows, directory / table.file)
     runfile.write_run(directory, facts | {"files": runfile.file_records(directory)})
     return window.notes
 

@@ -34,17 +34,44 @@ class Glance:
     @property
     def line(self) -> str:
         """The numbers as a line of text."""
-        used = self.blocks_used / self.blocks_total if self.blocks_total else 0.0
-        minutes = self.window_s / 60 or 1.0
-        rate = self.hit_tokens / self.looked_up_tokens if self.looked_up_tokens else None
-        hits = "no prompt looked up" if rate is None else f"{rate:.0%} of prompt tokens cached"
-        past = f"{self.age_s:,.0f} s ago: " if self.age_s >= _RECENT_S else ""
-        return (
-            f"{past}{self.blocks_used}/{self.blocks_total} blocks ({used:.0%}) · "
-            f"{self.running} running · {self.waiting} waiting · "
-            f"{self.preemptions / minutes:.1f} preemptions/min · {hits} · "
-            f"{self.tokens / (minutes * 60):.1f} tokens/s"
+        hits = (
+            "no prompt looked up"
+            if self._hits is None
+            else f"{self._hits:.0%} of prompt tokens cached"
         )
+        return (
+            f"{self._past}{self.blocks_used}/{self.blocks_total} blocks ({self._used:.0%}) · "
+            f"{self.running} running · {self.waiting} waiting · "
+            f"{self.preemptions / self._minutes:.1f} preemptions/min · {hits} · "
+            f"{self.tokens / self._minutes / 60:.1f} tokens/s"
+        )
+
+    def fitting(self, columns: int) -> str:
+        """The line, or if it is longer than so many columns a shorter one, cut where they end."""
+        if len(self.line) <= columns:
+            return self.line
+        hits = "–" if self._hits is None else f"{self._hits:.0%}"
+        return (
+            f"{self._past}blocks {self._used:.0%} · run {self.running} · wait {self.waiting} · "
+            f"preempted {self.preemptions / self._minutes:.0f}/min · cached {hits} · "
+            f"tokens {self.tokens / self._minutes / 60:.0f}/s"
+        )[:columns]
+
+    @property
+    def _past(self) -> str:
+        return f"{self.age_s:,.0f} s ago: " if self.age_s >= _RECENT_S else ""
+
+    @property
+    def _used(self) -> float:
+        return self.blocks_used / self.blocks_total if self.blocks_total else 0.0
+
+    @property
+    def _minutes(self) -> float:
+        return self.window_s / 60 or 1.0
+
+    @property
+    def _hits(self) -> float | None:
+        return self.hit_tokens / self.looked_up_tokens if self.looked_up_tokens else None
 
 
 class Watcher:

@@ -17,7 +17,7 @@ class Arrival(NamedTuple):
     time_ns: int
     prompt_tokens: int
     max_tokens: int
-    hashes: list[str]  # of the full blocks of its prompt, salted
+    hashes: Sequence[str]  # of the full blocks of its prompt, salted
     plain: Sequence[str] = ()  # the same without its cache salt or LoRA adapter, if it has one
     kind: str = "arrival"
 
@@ -32,11 +32,13 @@ class Scheduled(NamedTuple):
     blocks_free: int
     preempted: int  # requests, as the scheduler counts
     ended: list[int]  # requests that ended since the pass before
-    requests: list[int]
-    computed: list[int]  # tokens that it computes
-    cached: list[int]  # tokens in the cache before
+    requests: Sequence[int]
+    computed: Sequence[int]  # tokens that it computes
+    cached: Sequence[int]  # tokens in the cache before
     hits: list[list[int]]  # of admitted ones: request, tokens found in the prefix cache
-    blocks: list[list[Any]]  # of those that got some: request, whether admitted, ids by KV group
+    blocks: Sequence[
+        list[Any]
+    ]  # of those that got some: request, whether admitted, ids by KV group
     counts: Sequence[Sequence[int]]  # of those that have some: request, counts (`record.counts`)
     group_hits: Sequence[Sequence[Any]] = ()  # of admitted ones: request, tokens by KV group
     kind: str = "scheduled"
@@ -48,8 +50,8 @@ class Sampled(NamedTuple):
     step: int
     output_ns: int  # its tokens are known to the scheduler
     end_ns: int  # the scheduler has processed them
-    requests: list[int]  # those that got some
-    tokens: list[int]  # how many
+    requests: Sequence[int]  # those that got some
+    tokens: Sequence[int]  # how many
     counts: Sequence[Sequence[int]] = ()  # as those of the schedule
     kind: str = "sampled"
 
@@ -103,7 +105,7 @@ class Live(NamedTuple):
     arrival_ns: int
     prompt_tokens: int
     max_tokens: int
-    hashes: list[str]
+    hashes: Sequence[str]
     output_tokens: int
     cached_tokens: int
     preemptions: int

@@ -15,6 +15,7 @@ from kvscope.api.commands import EXIT_DONE, argument, arguments, command, path
     path("--write", "the study's file, CONFIG/study/NAME.yaml", required=True, metavar="FILE"),
     argument("--hardware", default="a100-80gb", help="modeled hardware (default: a100-80gb)"),
     argument("--model", metavar="NAME", help="a model of config/model (default: the recorded one)"),
+    *arguments.STRETCH,
     order=60,
 )
 def replay(given: argparse.Namespace) -> int:
@@ -26,7 +27,8 @@ def replay(given: argparse.Namespace) -> int:
     """
     from kvscope_record.study import write_study
 
-    for note in write_study(given.recording, given.write, given.hardware, given.model):
+    stretch = arguments.stretch_of(given)
+    for note in write_study(given.recording, given.write, given.hardware, given.model, stretch):
         print(f"kvscope: {note}", file=sys.stderr)
     print(given.write)
     print("next:", arguments.plan_command(given.write.stem, given.write.parent.parent))

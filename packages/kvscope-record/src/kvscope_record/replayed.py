@@ -3,13 +3,14 @@
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from kvscope.api.collecting import recorder, stalls
 from kvscope.api.engines import rows as engine_rows
@@ -46,6 +47,7 @@ class Replayed:
     ended: dict[int, Ended] = field(default_factory=dict)
     preempted: dict[int, int] = field(default_factory=dict)  # how often, within the window
     group_hits: dict[tuple[int, str], list[int]] = field(default_factory=dict)  # by pass, request
+    blocks: tuple[Iterable[engine_rows.BlockHit], Iterable[engine_rows.BlockEviction]] = (), ()
     origin_ns: int = 0
     end_ns: int = 0
 
@@ -88,6 +90,7 @@ def read(window: Window) -> Replayed:
     steps = Steps(sorted(scheduled & outputs.keys()))
     contents, orders = BlockContents(window.facts["block_size"]), list[Ordered]()
     counts = Counts(window.facts)
+    loads = bool(window.facts["connector"])
     behind_gap, swallowed = False, list[int]()
     for request in window.live:
         if replay.one_group:
@@ -116,13 +119,13 @@ def read(window: Window) -> Replayed:
                 event = event._replace(ended=[*{*event.ended, *swallowed}])
                 swallowed = []
             behind_gap = False
-            replay.recording.passes.append(_pass(event, output, told))
+            replay.recording.passes.append(_pass(event, output, told, loads))
             for request, tokens in event.group_hits:
                 replay.group_hits[steps.row(event.step), str(request)] = tokens
             if replay.one_group:
                 contents.schedule(steps.row(event.step), event, _tentative(told))
     replay.recording.transfers += _transfers(replay, orders, steps)
-    replay.recording.hits, replay.recording.evictions = contents.hits, contents.evictions
+    replay.blocks = contents.hits, contents.evictions
     if contents.unknown:
         window.notes.append(
             f"hits: {contents.unknown} block(s) that were found had been computed before the "
@@ -155,7 +158,20 @@ def _tentative(told: Told) -> Mapping[int, int]:
     return counts
 
 
-def _pass(event: Scheduled, output: Sampled, told: Told) -> engine_rows.PassRecord:
+def _with_group_hits(
+    batches: Iterable[pa.RecordBatch], hits: Mapping[tuple[int, str], list[int]]
+) -> Iterator[pa.RecordBatch]:
+    """Rows of `batch` with the tokens that each KV group had, where a look-up told them."""
+    for batch in batches:
+        if hits:
+            place = batch.schema.get_field_index("group_hit_tokens")
+            field = batch.schema.field(place)
+            keys = zip(batch["step"].to_pylist(), batch["request_id"].to_pylist(), strict=True)
+            batch = batch.set_column(place, field, pa.array(map(hits.get, keys), field.type))
+        yield batch
+
+
+def _pass(event: Scheduled, output: Sampled, told: Told, loads: bool) -> engine_rows.PassRecord:
     return engine_rows.PassRecord(
         schedule_start_ns=event.start_ns,
         schedule_end_ns=event.end_ns,
@@ -166,26 +182,25 @@ def _pass(event: Scheduled, output: Sampled, told: Told) -> engine_rows.PassReco
         host_blocks_used=0,
         output_ns=output.output_ns,
         end_ns=output.end_ns,
-        batch=partial(_rows, event, output, told),
+        batch=partial(_rows, event, output, told, loads),
     )
 
 
-def _rows(event: Scheduled, output: Sampled, told: Told) -> list[engine_rows.ScheduledRequest]:
+def _rows(
+    event: Scheduled, output: Sampled, told: Told, loads: bool
+) -> list[engine_rows.ScheduledRequest]:
     """The requests of a pass. Tokens are not recorded: `sampled` has as many as there were."""
     given = dict(zip(output.requests, output.tokens, strict=True))
     hits: dict[int, int] = {request: tokens for request, tokens in event.hits}
-    admitted = {request for request, fresh, _ in event.blocks if fresh}
+    admitted = {request for request, fresh, _ in event.blocks if fresh} if loads else set[int]()
     rows = zip(event.requests, event.computed, event.cached, strict=True)
     return [
         engine_rows.ScheduledRequest(
-            str(request),
-            computed,
-            cached,
-            range(given.get(request, 0)),
-            row=row,
-            hit=(hit := hits.get(request, 0)),
-            loaded=cached - hit if request in admitted else 0,
-            counts={column: counts.get(request, 0) for column, counts in told.items()},
+            *(str(request), computed, cached, range(given.get(request, 0)), row),
+            *((hit := hits.get(request, 0)), cached - hit if request in admitted else 0, 0, ()),
+            {column: counts.get(request, 0) for column, counts in told.items()}
+            if told
+            else engine_rows.NO_COUNTS,
         )
         for row, (request, computed, cached) in enumerate(rows)
     ]
@@ -232,8 +247,8 @@ def _transfers(
                 )
 
 
-def tables_of(made: Replayed) -> dict[tables.Table, pd.DataFrame]:
-    """The host tables of a recording."""
+def tables_of(made: Replayed) -> tuple[dict[tables.Table, pd.DataFrame], Iterable[Any]]:
+    """The host tables of a recording but for `batch`, whose rows are given part by part."""
     facts = made.window.facts
     context = recorder.RepeatContext(
         repeat=0,
@@ -245,21 +260,20 @@ def tables_of(made: Replayed) -> dict[tables.Table, pd.DataFrame]:
         kv_groups=made.kv_groups,
     )
     live = {str(request.request): _state(request) for request in made.window.live}
-    repeat_tables = recorder.replay(made.recording, context, live)
+    state = recorder.follow(made.recording, context, live, made.blocks)
+    unknown = facts["prefix_caching"] and not made.one_group
+    batch = _with_group_hits(
+        state.batch.batches(("own_hit_tokens",) if unknown else ()), made.group_hits
+    )
+    state.batch = recorder.Rows(tables.BATCH, tables.BATCH.names)
+    repeat_tables = state.tables()
     repeat_tables.steps["stalled"] = stalls.find_stalls(repeat_tables.steps)
-    if not facts["connector"]:
-        repeat_tables.batch["loaded_tokens"] = 0
-    hits = made.group_hits
-    batch = repeat_tables.batch
-    keys = batch[["step", "request_id"]].itertuples(index=False, name=None)
-    batch["group_hit_tokens"] = pd.Series(map(hits.get, keys), batch.index, object)
-    if facts["prefix_caching"] and not made.one_group:
-        repeat_tables.batch["own_hit_tokens"] = repeat_tables.preemptions["own_hit_tokens"] = None
+    if unknown:
+        repeat_tables.preemptions["own_hit_tokens"] = None
     return {
         tables.WORKLOAD: _workload(made, context),
         tables.REQUESTS: _requests(made, repeat_tables, context),
         tables.STEPS: repeat_tables.steps,
-        tables.BATCH: repeat_tables.batch,
         tables.PREEMPTIONS: repeat_tables.preemptions,
         tables.TRANSFERS: repeat_tables.transfers,
         **_jobs(made, repeat_tables),
@@ -270,7 +284,7 @@ def tables_of(made: Replayed) -> dict[tables.Table, pd.DataFrame]:
         ),
         tables.KV_GROUPS: recorder.kv_groups_table(made.kv_groups),
         tables.LAYERS: repeat_tables.layers,
-    }
+    }, batch
 
 
 def _jobs(

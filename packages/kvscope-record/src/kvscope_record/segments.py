@@ -4,6 +4,7 @@ A segment begins with what a reader of it alone must know: facts, and the reques
 A frame is whole or not there, whatever happened to the process, and sound or known to be damaged.
 """
 
+import fnmatch
 import os
 import time
 from collections.abc import Iterator
@@ -21,7 +22,8 @@ _ZSTANDARD = b"\x28\xb5\x2f\xfd"
 
 def segment_paths(directory: Path) -> list[Path]:
     """The segments of a recording, oldest first; their names sort so."""
-    return sorted(directory.glob(layout.SEGMENTS))
+    names = os.listdir(directory) if directory.is_dir() else ()
+    return [directory / name for name in sorted(fnmatch.filter(names, layout.SEGMENTS))]
 
 
 def is_recording(directory: Path) -> bool:
@@ -97,7 +99,7 @@ def require_readable(path: Path) -> None:
         begin = file.read(len(_ZSTANDARD))
     if begin == _ZSTANDARD:
         raise BadInput(
-            f"{path}: a recording of kvscope 0.2 or earlier, which this version does not read; "
+            f"{path}: a recording of an earlier version of kvscope, which this one does not read; "
             "collect it with the version that recorded it"
         )
 

@@ -35,8 +35,8 @@ class Session:
 
     def closed(self) -> bool:
         """True if the server ended the recording, rather than being killed."""
-        events = self.last_frame().events()
-        return bool(events) and isinstance(events[-1], Closed)
+        events = self.last_frame().events() or ()
+        return any(isinstance(event, Closed) for event in events)
 
 
 def sessions_of(directory: Path) -> list[Session]:

@@ -1,12 +1,14 @@
-"""Stretches of a recording: which session, from when to when."""
+"""Stretches of a recording: from when to when."""
 
 import re
 import sys
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 
+from kvscope.api.collecting import Stretch
 from kvscope.api.errors import BadInput
-from kvscope.api.words import quantities
+
+NEWEST = Stretch()
+"""No choice: the newest ten minutes."""
 
 NEWEST_S = 600.0
 _AROUND_S = 60.0  # before and after a request comes
@@ -14,56 +16,25 @@ _NS = 1e-9
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?")
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """Options that choose a stretch; without any it is the newest ten minutes."""
+def limits_ns(stretch: Stretch, began: datetime, ended: datetime) -> tuple[int, int]:
+    """Begin and end of a stretch in ns of UTC, of a session of these times in the server's zone.
 
-    last_s: float | None = None
-    since: str | None = None  # the server's wall clock
-    until: str | None = None
-    around: int | None = None  # number of a request
-    session: int | None = None
-
-    @classmethod
-    def parse(
-        cls,
-        last: str | None = None,
-        since: str | None = None,
-        until: str | None = None,
-        around: str | None = None,
-        session: str | None = None,
-    ) -> "Stretch":
-        """The stretch that texts choose; BadInput for malformed or contradicting ones."""
-        if (last is not None) + (since is not None or until is not None) + (around is not None) > 1:
-            raise BadInput("give one of --last, --from with --to, and --around")
-        try:
-            last_s = None if last is None else quantities.parse_duration(last, "min")
-        except ValueError as error:
-            raise BadInput(f"--last: {error}") from None
-        return cls(last_s, since, until, _number(around, "--around"), _number(session, "--session"))
-
-    def limits_ns(self, began: datetime, ended: datetime) -> tuple[int, int]:
-        """Its begin and end in ns of UTC, of a session of these times in the server's zone.
-
-        BadInput if a time is malformed, or the session has nothing between them.
-        """
-        begin, end = began, ended
-        if self.since is None and self.until is None:
-            begin = ended - timedelta(seconds=self.last_s or NEWEST_S)
-        if self.since is not None:
-            begin = _instant(self.since, "--from", ended)
-        if self.until is not None:
-            end = _instant(self.until, "--to", ended)
-        if begin > end or end < began or begin > ended:
-            raise BadInput(
-                f"the recording has nothing from {words(begin)} to {words(end)}: it is from "
-                f"{words(began)} to {words(ended)}, in the server's time zone"
-            )
-        return ns_of(begin), sys.maxsize if self.until is None else ns_of(end)
-
-
-NEWEST = Stretch()
-"""The newest ten minutes of the newest session."""
+    Without a choice it is the newest ten minutes. BadInput if a time is malformed, or the session
+    has nothing between them.
+    """
+    begin, end = began, ended
+    if stretch.since is None and stretch.until is None:
+        begin = ended - timedelta(seconds=stretch.last_s or NEWEST_S)
+    if stretch.since is not None:
+        begin = _instant(stretch.since, "--from", ended)
+    if stretch.until is not None:
+        end = _instant(stretch.until, "--to", ended)
+    if begin > end or end < began or begin > ended:
+        raise BadInput(
+            f"the recording has nothing from {words(begin)} to {words(end)}: it is from "
+            f"{words(began)} to {words(ended)}, in the server's time zone"
+        )
+    return ns_of(begin), sys.maxsize if stretch.until is None else ns_of(end)
 
 
 def around_s(arrival_utc_ns: int) -> tuple[int, int]:
@@ -103,11 +74,3 @@ def _instant(text: str, option: str, ended: datetime) -> datetime:
             "2026-11-28T14:00"
         ) from None
     return instant if instant.tzinfo else instant.replace(tzinfo=ended.tzinfo)
-
-
-def _number(text: str | None, option: str) -> int | None:
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdigit():
-        raise BadInput(f"{option}: {text!r} must be a number")
-    return int(text)

@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from kvscope.api.collecting import Stretch
 from kvscope.api.composition import composition, resolve, schema
 from kvscope.api.errors import BadInput
 from kvscope.api.files import files, reading
@@ -22,6 +23,7 @@ from kvscope_record.arrivals import arrivals_of
 from kvscope_record.counts import features_of
 from kvscope_record.records import Arrival, Scheduled
 from kvscope_record.replayed import Replayed
+from kvscope_record.stretch import NEWEST
 from kvscope_record.window import read_window
 
 MILLISECONDS = 1000  # a second
@@ -33,7 +35,9 @@ SIZES = (
 Row = dict[str, Any]
 
 
-def write_study(directory: Path, path: Path, hardware: str, model: str | None) -> list[str]:
+def write_study(
+    directory: Path, path: Path, hardware: str, model: str | None, stretch: Stretch = NEWEST
+) -> list[str]:
     """Write the study `path`, CONFIG/study/NAME.yaml, and beside it its workload, NAME.jsonl.
 
     Returns what of the recording the study does not have, a sentence each. `model` names the
@@ -44,7 +48,7 @@ def write_study(directory: Path, path: Path, hardware: str, model: str | None) -
     _require_place(path, workload)
     costs.cost_model().sha256(hardware)  # refuses a name without numbers
     with reading.refusing(directory, "a recording"):
-        window = read_window(directory)
+        window = read_window(directory, stretch)
         facts, notes = window.facts, [*window.notes]  # tables have notes of their own
         replay = replayed.read(window)
         requests = _requests(replay)
@@ -85,7 +89,7 @@ def _require_place(path: Path, workload: Path) -> None:
 
 def _requests(replay: Replayed) -> list[Row]:
     """The table `requests` of a recording, a row each, by their arrival."""
-    frame = replayed.tables_of(replay)[tables.REQUESTS]
+    frame = replayed.tables_of(replay)[0][tables.REQUESTS]
     rows: list[Any] = frame.sort_values("arrival_s", kind="stable").to_dict("records")
     return rows
 

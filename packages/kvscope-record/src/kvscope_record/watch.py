@@ -30,9 +30,10 @@ def watch(given: argparse.Namespace) -> int:
     try:
         while True:
             glance = watcher.look()
-            line = "no forward pass yet" if glance is None else glance.line
+            columns = shutil.get_terminal_size().columns - 1 if shown else sys.maxsize
+            line = "no forward pass yet" if glance is None else glance.fitting(columns)
             if shown:  # one line that stays in its place: a longer one would wrap
-                line = f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}"
+                line = f"\r\x1b[K{line}"
             print(line, end="" if shown else "\n", flush=True)
             if given.once:
                 return EXIT_DONE

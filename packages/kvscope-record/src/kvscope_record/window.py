@@ -1,20 +1,21 @@
 """Events of a stretch of a recording, and what is missing in it."""
 
-from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from kvscope.api.collecting import Stretch
 from kvscope.api.errors import BadInput
 from kvscope_record import lock
+from kvscope_record.compact import Compact
 from kvscope_record.frames import Frame, frames
 from kvscope_record.gaps import Gap, Recorded, mend
-from kvscope_record.records import Closed, Done, Event, Live, Sampled, Scheduled, Segment
+from kvscope_record.records import Closed, Done, Event, Live, Segment
 from kvscope_record.segments import segment_paths
 from kvscope_record.sessions import Session, sessions_of
-from kvscope_record.stretch import NEWEST, NEWEST_S, Stretch, around_s, moment, words
+from kvscope_record.stretch import NEWEST, NEWEST_S, around_s, limits_ns, moment, words
 
 
 @dataclass
@@ -84,6 +85,7 @@ class _Reader:
         self.window: Window | None = None
         self._session, self._end_ns = session, end_ns
         self._last: Frame | None = None
+        self._compact = Compact()
         self._segment: Segment | None = None  # the newest
         self._damaged = ""  # frames since the last sound one
         self._gap: Gap | None = None  # that awaits the next segment's beginning
@@ -157,23 +159,11 @@ class _Reader:
             if self._awaited is not None:
                 self._awaited.done[event.request] = event
         elif not isinstance(event, Closed):
-            window.events.append(_compact(event))
+            window.events.append(self._compact(event))
 
 
 def _dropped(records: int) -> str:
     return f"{records:,} record(s) were dropped, as the disk was full or did not keep up"
-
-
-def _compact(event: Event) -> Event:
-    """An event whose long lists are arrays."""
-    if isinstance(event, Scheduled):
-        lists = {
-            name: array("i", getattr(event, name)) for name in ("requests", "computed", "cached")
-        }
-        return event._replace(**lists)
-    if isinstance(event, Sampled):
-        return event._replace(requests=array("i", event.requests), tokens=array("i", event.tokens))
-    return event
 
 
 # ---------------------------------------------------------------------- which stretch
@@ -213,7 +203,7 @@ def _place(
 ) -> tuple[int, int, int]:
     """The segment that a stretch begins with, and its begin and end in ns of UTC."""
     if stretch.around is None:
-        begin_ns, end_ns = stretch.limits_ns(began, ended)
+        begin_ns, end_ns = limits_ns(stretch, began, ended)
     else:
         begin_ns, end_ns = around_s(_arrival_ns(session, stretch.around))
     before = [
@@ -228,8 +218,7 @@ def _place(
 def _begins(session: Session, number: int) -> bool:
     """True if the beginning of a segment is there."""
     frame = next(frames(session.segments[number][0]), None)
-    events = frame and frame.events()
-    return bool(events) and isinstance(events[0], Segment)
+    return frame is not None and isinstance(next(iter(frame.events() or ()), None), Segment)
 
 
 def _arrival_ns(session: Session, request: int) -> int:

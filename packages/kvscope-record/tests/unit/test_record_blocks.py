@@ -39,4 +39,4 @@ def test_a_block_that_goes_to_another_request_is_lost():
 def test_what_was_computed_before_the_recording_is_counted_as_unknown():
     contents = BlockContents(BLOCK_TOKENS)
     contents.schedule(0, scheduled(0, (0, 16, 4, [1, 2])))
-    assert (contents.hits, contents.unknown) == ([], 1)
+    assert (len(contents.hits), contents.unknown) == (0, 1)

@@ -17,6 +17,7 @@ import zstandard
 
 from kvscope.base.errors import BadInput
 from kvscope.cli import main as cli
+from kvscope.collect.foreign import Stretch
 from kvscope.tables.kv_plan import KvGroup
 from kvscope_record import lock, plugin
 from kvscope_record.options import LEAST_BYTES, RecordOptions, minutes, size
@@ -36,7 +37,6 @@ from kvscope_record.segments import (
     remove_oldest,
     segment_paths,
 )
-from kvscope_record.stretch import Stretch
 from kvscope_record.window import Window, read_window
 from kvscope_record.writer import MOST_WAITING, Writer
 
@@ -60,9 +60,9 @@ def written(directory: Path, *events: Event) -> list[Event]:
     for event in events:
         writer.put(event)
     writer.close()
-    events = [event for path in segment_paths(directory) for event in read_segment(path)]
-    assert isinstance(events.pop(), Closed)
-    return [event for event in events if not isinstance(event, Closed)]
+    result = [event for path in segment_paths(directory) for event in read_segment(path)]
+    assert isinstance(result.pop(), Closed)
+    return [event for event in result if not isinstance(event, Closed)]
 
 
 def test_what_is_written_is_read_back(tmp_path: Path):
@@ -169,6 +169,60 @@ def test_a_killed_process_loses_a_second_at_most(tmp_path: Path):
     process.wait()
     read = {e.step for e in read_segment(*segment_paths(tmp_path)) if isinstance(e, Scheduled)}
     assert {step for step, at in put.items() if at < killed - 1} <= read
+
+
+ENDS = """
+import signal, sys, time
+from pathlib import Path
+from kvscope_record.ending import at_end
+from kvscope_record.options import RecordOptions
+from kvscope_record.writer import Writer
+from test_record_files import put_passes, segment
+if len(sys.argv) > 2:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+writer = Writer(RecordOptions(Path(sys.argv[1])))
+at_end(writer.close)
+writer.put(segment())
+put_passes(writer, 0)
+while not any(path.stat().st_size for path in Path(sys.argv[1]).glob("segment-*")):
+    time.sleep(0.01)
+put_passes(writer, 1, 2, 3)
+print("put", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("handled", [True, False])
+def test_a_signal_that_ends_a_server_closes_its_session(
+    tmp_path: Path, number: signal.Signals, handled: bool
+):
+    words = [sys.executable, "-c", ENDS, str(tmp_path), *([] if handled else ["default"])]
+    here = Path(__file__).parent
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=here
+    )
+    assert process.stdout
+    assert process.stdout.readline() == "put\n"
+    process.send_signal(number)
+    assert process.wait(60) in (-number, 130)
+    window = read_window(tmp_path)
+    assert steps_of(window) == [0, 1, 2, 3]
+    assert window.notes == []
+
+
+def test_a_session_whose_server_was_killed_is_named(tmp_path: Path):
+    words = [sys.executable, "-c", ENDS, str(tmp_path)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent)
+    assert process.stdout
+    assert process.stdout.readline() == "put\n"
+    process.kill()
+    process.wait()
+    written(tmp_path, segment(0, recording="def"), scheduled(7))
+    assert read_window(tmp_path).notes == [
+        "session 2 of the directory is shown; --session chooses 1",
+        "session 1 was not closed: its server was killed, or crashed",
+    ]
 
 
 def test_a_server_that_loads_the_plugin_imports_nothing_heavy():

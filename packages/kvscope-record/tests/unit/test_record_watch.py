@@ -9,11 +9,13 @@ import subprocess
 import sys
 import termios
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kvscope.cli import main as cli
+from kvscope_record.glance import Watcher, look
 from kvscope_record.options import RecordOptions
 from kvscope_record.records import Scheduled, Segment
 from kvscope_record.segments import segment_paths
@@ -83,4 +85,31 @@ def test_in_a_narrow_terminal_it_stays_one_line_until_ctrl_c(tmp_path: Path):
     os.close(ours)
     lines = [line.removeprefix("\x1b[K") for line in shown.decode().split("\r")]
     assert all(len(line) < 40 for line in lines), lines
-    assert any("/12 blocks (33%)" in line for line in lines)
+    assert any("s ago: blocks 33% · run 1" in line for line in lines)
+
+
+def test_eighty_columns_have_every_number(tmp_path: Path):
+    record(tmp_path, age_s=0)
+    glance = look(tmp_path)
+    assert glance is not None
+    busy = replace(
+        glance, running=128, waiting=40, preemptions=70, hit_tokens=26, looked_up_tokens=100,
+        tokens=230_400, window_s=60.0, age_s=0.0,
+    )  # fmt: skip
+    assert busy.fitting(79) == (
+        "blocks 33% · run 128 · wait 40 · preempted 70/min · cached 26% · tokens 3840/s"
+    )
+    assert "4/12 blocks" in busy.fitting(200)
+
+
+def test_a_look_reads_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    record(tmp_path, age_s=0)
+    watcher = Watcher(tmp_path)
+    first = watcher.look()
+    assert first is not None
+    offsets = []
+    monkeypatch.setattr(
+        "kvscope_record.glance.frames", lambda _, offset: offsets.append(offset) or ()
+    )
+    assert watcher.look() is not None
+    assert offsets == [segment_paths(tmp_path)[-1].stat().st_size]

@@ -6,8 +6,9 @@ import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from kvscope.base.errors import BadInput
 from kvscope.base.layout import RESULTS
 from kvscope.base.quantities import (
     DURATIONS,
@@ -16,6 +17,9 @@ from kvscope.base.quantities import (
     parse_number,
     parse_size,
 )
+
+if TYPE_CHECKING:
+    from kvscope.collect.foreign import Stretch
 
 T = TypeVar("T")
 Argument = tuple[tuple[str, ...], dict[str, Any]]
@@ -103,3 +107,27 @@ CONFIG_DIR = path(
     default=CONFIG,
 )
 RESULTS_DIR = path("--results", default=RESULTS)
+
+
+STRETCH = (
+    argument(
+        "--last", type=duration(), metavar="DURATION", help="of a recording: so much, as 10min"
+    ),
+    argument("--from", dest="since", metavar="TIME", help="of a recording: by the server's clock"),
+    argument("--to", dest="until", metavar="TIME", help="as 14:10, or 2026-11-28T14:10:30"),
+    argument(
+        "--around", type=whole(0), metavar="REQUEST", help="of a recording: a minute on each side"
+    ),
+    argument("--session", type=whole(1), metavar="N", help="of a recording: a start of the server"),
+)
+"""Options that choose a stretch of a recording."""
+
+
+def stretch_of(given: argparse.Namespace) -> "Stretch":
+    """The stretch that options choose; BadInput if they contradict one another."""
+    from kvscope.collect.foreign import Stretch
+
+    between = given.since is not None or given.until is not None
+    if (given.last is not None) + between + (given.around is not None) > 1:
+        raise BadInput("give one of --last, --from with --to, and --around")
+    return Stretch(given.last, given.since, given.until, given.around, given.session)
