@@ -51,7 +51,8 @@ def segment(number: int = 0, step: int = 0, dropped: int = 0, recording: str = "
 
 def scheduled(step: int) -> Scheduled:
     requests = list(range(40))
-    return Scheduled(step, step, step + 1, 0, 5, 0, [], requests, requests, requests, [], [], [])
+    lists = requests, requests, requests, [], [], [], []
+    return Scheduled(step, step, step + 1, 0, 5, 0, [], *lists)
 
 
 def written(directory: Path, *events: Event) -> list[Event]:

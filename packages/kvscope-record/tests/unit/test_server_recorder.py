@@ -23,7 +23,7 @@ class Faulty(ServerRecorder):
 
 
 def recorded(directory: Any, made: Callable[..., ServerRecorder]) -> tuple[Any, Writer]:
-    facts = {"recording": "abc", "hash_block_size": 16}
+    facts = {"recording": "abc", "hash_block_size": 16, "prefix_caching": False}
     writer = Writer(RecordOptions(directory))
     scheduler: Any = Scheduler()
     made(writer, facts).observe(scheduler, Marks())
