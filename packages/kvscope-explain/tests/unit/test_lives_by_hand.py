@@ -240,7 +240,7 @@ def test_a_wait_ends_with_the_load_that_was_ordered_in_it() -> None:
         ({"blocks": 6}, why.NOT_ADMITTED),
     ],
 )
-def test_another_limit_is_another_cause(changed: dict[str, int], cause: str) -> None:
+def test_another_limit_is_another_cause(changed: dict[str, Any], cause: str) -> None:
     (wait, *_) = lives_with(**changed).of("D")
     assert wait.causes[cause] >= 1.0  # in the first pass after it came, at least
     assert wait.causes.get(why.NO_ROOM, 0.0) < 3.0

@@ -31,7 +31,7 @@ def server_groups(model: Model, gpu: Gpu) -> tuple[KvGroup, ...]:
     """The KV groups of `vllm serve --block-size=16` on a GPU, as `kvscope bytes` plans it."""
     arguments = [f"--dtype={model.dtype}", "--max-model-len=256", "--block-size=16"]
     arguments.append("--no-enable-prefix-caching")
-    asked = Question(model.name, model.hf_config(), arguments, [64], (), 2**36, gpu)
+    asked = Question(model.name, model.hf_config(), arguments, [64], False, 2**36, gpu)
     return ask(asked).plan.groups
 
 

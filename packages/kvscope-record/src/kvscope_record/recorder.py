@@ -236,7 +236,7 @@ class ServerRecorder(observer.Recorder):
     def ended(self, time_ns: int, request: Any) -> None:
         """Record how a request ended."""
         number = self._numbers[request.request_id]
-        how = _ending(request), request.num_preemptions, request.num_output_tokens
+        how: Any = _ending(request), request.num_preemptions, request.num_output_tokens
         later = list(request.block_hashes[self._full_blocks(request) :])
         self._put(Ended(number, time_ns, *how, later))
         lengths = request.num_prompt_tokens, request.max_tokens

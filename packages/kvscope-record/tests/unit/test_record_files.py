@@ -51,8 +51,10 @@ def segment(number: int = 0, step: int = 0, dropped: int = 0, recording: str = "
 
 def scheduled(step: int) -> Scheduled:
     requests = list(range(40))
-    lists = requests, requests, requests, [], [], [], []
-    return Scheduled(step, step, step + 1, 0, 5, 0, [], *lists)
+    computed = cached = requests
+    return Scheduled(
+        *(step, step, step + 1, 0, 5, 0, []), *(requests, computed, cached, [], [], [], [])
+    )
 
 
 def written(directory: Path, *events: Event) -> list[Event]:
