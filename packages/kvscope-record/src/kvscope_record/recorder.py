@@ -236,11 +236,16 @@ class ServerRecorder(observer.Recorder):
     def ended(self, time_ns: int, request: Any) -> None:
         """Record how a request ended."""
         number = self._numbers[request.request_id]
-        how: Any = _ending(request), request.num_preemptions, request.num_output_tokens
+        status, came_ns = _ending(request), self._arrivals[number]
+        prompt, given, most = (
+            request.num_prompt_tokens,
+            request.num_output_tokens,
+            request.max_tokens,
+        )
+        preemptions = request.num_preemptions
         later = list(request.block_hashes[self._full_blocks(request) :])
-        self._put(Ended(number, time_ns, *how, later))
-        lengths = request.num_prompt_tokens, request.max_tokens
-        self._done.append(Done(number, self._arrivals[number], *lengths, time_ns, *how))
+        self._put(Ended(number, time_ns, status, preemptions, given, later))
+        self._done.append(Done(number, came_ns, prompt, most, time_ns, status, preemptions, given))
 
     def shut_down(self) -> None:
         """Write the remaining records."""
