@@ -40,7 +40,9 @@ def segment(number: int = 0, step: int = 0, dropped: int = 0, recording: str = "
 
 def scheduled(step: int) -> Scheduled:
     requests = list(range(40))
-    return Scheduled(step, step, step + 1, 0, 5, 0, [], requests, requests, requests, [], [], [])
+    return Scheduled(
+        step, step, step + 1, 0, 5, 0, [], requests, requests, requests, [], [], [], []
+    )
 
 
 def written(directory: Path, *events: Event) -> list[Event]:
@@ -395,3 +397,11 @@ def test_options_reach_the_server_s_processes(tmp_path: Path):
     assert RecordOptions.of_environment(given) == asked
     assert given["VLLM_PLUGINS"] == "mine,kvscope_record"
     assert RecordOptions.of_environment({}) is None
+
+
+def test_records_of_earlier_versions_lack_their_last_fields():
+    ended = decode(["ended", 3, 17, "FINISHED_STOPPED", 0, 5])
+    assert ended is not None
+    assert ended.hashes == ()
+    with pytest.raises(ValueError, match="a record ended of 5 items"):
+        decode(["ended", 3, 17, "FINISHED_STOPPED", 0])
