@@ -19,7 +19,7 @@ from kvscope.cli import main as cli
 from kvscope.tables.kv_plan import KvGroup
 from kvscope_record import lock, plugin
 from kvscope_record.options import LEAST_BYTES, RecordOptions, minutes, size
-from kvscope_record.records import KINDS, Arrival, Event, Sampled, Scheduled, Segment, decode
+from kvscope_record.records import KINDS, Arrival, Ended, Event, Sampled, Scheduled, Segment, decode
 from kvscope_record.segments import (
     SegmentWriter,
     read_segment,
@@ -401,7 +401,7 @@ def test_options_reach_the_server_s_processes(tmp_path: Path):
 
 def test_records_of_earlier_versions_lack_their_last_fields():
     ended = decode(["ended", 3, 17, "FINISHED_STOPPED", 0, 5])
-    assert ended is not None
+    assert isinstance(ended, Ended)
     assert ended.hashes == ()
     with pytest.raises(ValueError, match="a record ended of 5 items"):
         decode(["ended", 3, 17, "FINISHED_STOPPED", 0])
