@@ -14,7 +14,8 @@
   clocks of copies, `HOST_CLOCK`, `LOG` and `VIRTUAL_CLOCK`; `FASTEST_BYTES_PER_S` of any
 - `passes`: phases, `PREFILL`, `DECODE` and `MIXED`, all in `PASS_PHASES`, those of a request in
   `REQUEST_PHASES`; `phase_of_requests` in a pass
-- `kv_kinds`: `KvKind`, a kind of KV group; its subclasses `Window`, `Chunk`, `State`; `Count`
+- `kv_kinds`: `KvKind`, a kind of KV group; its subclasses `Window`, `Chunk`, `State`; `Count`;
+  `kind_of` a name of vLLM
 - `kv_plan`: `KvGroup`; `keeps_state`, `has_one_block_table`, `unless_one_block_table`
 - `rebuilds`: `rebuild_parts`, in which K and V are made of a request's activations
 """

@@ -286,11 +286,11 @@ def accounts_of(repeat: RunView) -> Accounts | None:
     texts = {str(name): list(map(int, ids)) for name, ids in named if ids is not None}
     misses = Misses(caches, size, groups, texts)
     twin = replay.watch(repeat.whole, number, misses)
-    rules = twin.rules
+    rules, stored = twin.rules, repeat.batch.groupby("request_id")["hit_tokens"].sum()
     return Accounts(
         misses.accounts,
         dict(zip(repeat.requests["request_id"], repeat.requests["prompt_tokens"], strict=True)),
-        repeat.batch["hit_tokens"].fillna(0).groupby(repeat.batch["request_id"]).sum().to_dict(),
+        {str(name): int(hits) for name, hits in stored.items()},
         evidence.TOKEN_IDS in repeat.evidence,
         rules.kv_blocks_total,
         rules.block_size,

@@ -238,9 +238,9 @@ def test_hit_that_was_moved_contradicts_the_decisions(forged: Records) -> None:
         assert not any("contradict" in line for line in lines(accounts(forged), request))
 
 
-@pytest.mark.parametrize("blocks", [8, 12, 15])
+@pytest.mark.parametrize("blocks", [8, 12, 14])
 def test_smaller_cache_evicts_what_the_larger_has(blocks: int, forged: Records) -> None:
     facts_ = forged.facts | {"engine": forged.facts["engine"] | {"kv_blocks_total": blocks}}
     account = accounts(forged.variant(facts=facts_)).of("2")
     assert account.found < 112
-    assert account.found == 112 or account.evicted
+    assert account.evicted

@@ -54,7 +54,7 @@ class ServerRecorder(observer.Recorder):
         marks.push(ranges.REPEAT)
         self._observer = observer.SchedulerObserver(scheduler, self, time.monotonic_ns, marks)
         manager = scheduler.kv_cache_manager
-        if self._facts["prefix_caching"] and len(self._facts["kv_groups"]) > 1:
+        if self._facts.get("prefix_caching") and len(self._facts["kv_groups"]) > 1:
             self._observer.follow(manager, "get_computed_blocks", after=self.looked_up)
         self.guarded(self.begin_schedule)()
         return self._observer

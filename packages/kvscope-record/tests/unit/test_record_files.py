@@ -21,16 +21,7 @@ from kvscope.collect.foreign import Stretch
 from kvscope.tables.kv_plan import KvGroup
 from kvscope_record import lock, plugin
 from kvscope_record.options import LEAST_BYTES, RecordOptions, minutes, size
-from kvscope_record.records import (
-    KINDS,
-    Arrival,
-    Closed,
-    Event,
-    Sampled,
-    Scheduled,
-    Segment,
-    decode,
-)
+from kvscope_record.records import KINDS, Arrival, Ended, Event, Sampled, Scheduled, Segment, decode
 from kvscope_record.segments import (
     SegmentWriter,
     read_segment,
@@ -51,9 +42,8 @@ def segment(number: int = 0, step: int = 0, dropped: int = 0, recording: str = "
 
 def scheduled(step: int) -> Scheduled:
     requests = list(range(40))
-    computed = cached = requests
     return Scheduled(
-        *(step, step, step + 1, 0, 5, 0, []), *(requests, computed, cached, [], [], [], [])
+        step, step, step + 1, 0, 5, 0, [], requests, requests, requests, [], [], [], []
     )
 
 
@@ -497,3 +487,11 @@ def test_options_reach_the_server_s_processes(tmp_path: Path):
     assert RecordOptions.of_environment(given) == asked
     assert given["VLLM_PLUGINS"] == "mine,kvscope_record"
     assert RecordOptions.of_environment({}) is None
+
+
+def test_records_of_earlier_versions_lack_their_last_fields():
+    ended = decode(["ended", 3, 17, "FINISHED_STOPPED", 0, 5])
+    assert isinstance(ended, Ended)
+    assert ended.hashes == ()
+    with pytest.raises(ValueError, match="a record ended of 5 items"):
+        decode(["ended", 3, 17, "FINISHED_STOPPED", 0])
