@@ -107,9 +107,12 @@ def test_a_look_reads_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     watcher = Watcher(tmp_path)
     first = watcher.look()
     assert first is not None
-    offsets = []
-    monkeypatch.setattr(
-        "kvscope_record.glance.frames", lambda _, offset: offsets.append(offset) or ()
-    )
+    offsets = list[int]()
+
+    def none(_: Path, offset: int) -> tuple[()]:
+        offsets.append(offset)
+        return ()
+
+    monkeypatch.setattr("kvscope_record.glance.frames", none)
     assert watcher.look() is not None
     assert offsets == [segment_paths(tmp_path)[-1].stat().st_size]
