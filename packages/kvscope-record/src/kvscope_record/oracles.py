@@ -6,7 +6,7 @@ ORDER = 2
 """Place on the checklist: before the oracles of tables."""
 
 
-def passes_missing(run: run_tables.RunTables) -> oracle.Violations | None:
+def recording_gaps(run: run_tables.RunTables) -> oracle.Violations | None:
     """A recording has every pass from the first one of its tables to the last.
 
     Passes are missing if a file was damaged or removed, or if the disk was full.
@@ -16,4 +16,4 @@ def passes_missing(run: run_tables.RunTables) -> oracle.Violations | None:
     return oracle.violations(run.server.missing, str)
 
 
-MISSING = oracle.Oracle(passes_missing, order=ORDER)
+MISSING = oracle.Oracle(recording_gaps, order=ORDER)

@@ -47,9 +47,9 @@ def sessions_of(directory: Path) -> list[Session]:
     sessions: dict[tuple[int, int], Session] = {}
     for path in recorded_segments(directory):
         require_readable(path)
-        header = frames.first_header(path) or _first_sound(path)
-        if header is None:
+        if (frame := next(frames.frames(path), None)) is None:
             continue
+        header = frame.header
         key = header.session, header.recording
         session = sessions.setdefault(key, Session(*key))
         if header.segment in session.segments:
@@ -65,11 +65,6 @@ def sessions_of(directory: Path) -> list[Session]:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _first_sound(path: Path) -> frames.Header | None:
-    frame = next(frames.frames(path), None)
-    return None if frame is None else frame.header
 
 
 def recorded_segments(directory: Path) -> list[Path]:

@@ -21,7 +21,17 @@ from kvscope.collect.foreign import Stretch
 from kvscope.tables.kv_plan import KvGroup
 from kvscope_record import lock, plugin
 from kvscope_record.options import LEAST_BYTES, RecordOptions, minutes, size
-from kvscope_record.records import KINDS, Arrival, Ended, Event, Sampled, Scheduled, Segment, decode
+from kvscope_record.records import (
+    KINDS,
+    Arrival,
+    Closed,
+    Ended,
+    Event,
+    Sampled,
+    Scheduled,
+    Segment,
+    decode,
+)
 from kvscope_record.segments import (
     SegmentWriter,
     read_segment,

@@ -109,10 +109,10 @@ def test_a_look_reads_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert first is not None
     offsets = list[int]()
 
-    def frames(_: Path, offset: int) -> tuple[()]:
+    def none(_: Path, offset: int) -> tuple[()]:
         offsets.append(offset)
         return ()
 
-    monkeypatch.setattr("kvscope_record.glance.frames", frames)
+    monkeypatch.setattr("kvscope_record.glance.frames", none)
     assert watcher.look() is not None
     assert offsets == [segment_paths(tmp_path)[-1].stat().st_size]

@@ -141,6 +141,7 @@ DAMAGES: dict[str, Damage] = {
     "cut before the end": cut(0.995, MIDDLE),
     "two files cut": cut(0.5, 1, MIDDLE),
     "the newest cut": cut(0.5, -1),
+    "the newest cut in its first frame": cut(0.01, -1),
     "the first cut": cut(0.5, 0),
     "a bit flipped at a quarter": flipped(0.25),
     "a bit flipped in half": flipped(0.5),
