@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvscope.api.collecting import Collector, Stretch, importer
+from kvscope.api.collecting import foreign, importer
 from kvscope.api.commands import argument, command
 from kvscope.api.pages import pages
 from kvscope.api.sections import StudyData
@@ -51,7 +51,7 @@ WORDS = pages.Page(
 )
 
 
-def unpack(directory: Path, stretch: Stretch) -> list[str]:
+def unpack(directory: Path, stretch: foreign.Stretch) -> list[str]:
     """Put a run's files, which are in a directory of their own, where a run has them."""
     files = sorted((directory / "packed").iterdir())
     for path in files:
@@ -59,7 +59,7 @@ def unpack(directory: Path, stretch: Stretch) -> list[str]:
     return [f"{len(files)} files were packed"]
 
 
-PACKED = Collector(lambda directory: (directory / "packed").is_dir(), unpack)
+PACKED = foreign.Collector(lambda directory: (directory / "packed").is_dir(), unpack)
 
 
 def table() -> str:

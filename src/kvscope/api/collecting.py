@@ -1,6 +1,6 @@
 """Records of a run, made of files that something else wrote.
 
-A `Collector` recognises a directory and makes its records, of a `Stretch`. `collect_run` makes the
+A `foreign.Collector` recognises a directory and makes its records, of a `foreign.Stretch`. `collect_run` makes the
 further tables of a run.
 
 - `importer`: `Importer`, which makes a run's directory of files that others published; for that
@@ -13,16 +13,14 @@ further tables of a run.
 - `stalls`: `find_stalls`, the passes that a stalled host prolonged
 """
 
-from kvscope.collect import importer
+from kvscope.collect import foreign, importer
 from kvscope.collect.collector import collect_run
-from kvscope.collect.foreign import Collector, Stretch
 from kvscope.run import recorder
 from kvscope.tables import stalls
 
 __all__ = [
-    "Collector",
-    "Stretch",
     "collect_run",
+    "foreign",
     "importer",
     "recorder",
     "stalls",

@@ -3,39 +3,30 @@
 - `read_records` of a run's directory gives `Records`, a `RunView` and so `RunData`; `reasons_of`
   them, why the run is not valid; a function of a `RunView` that is `kept` is computed once for each
 - `planned`: `experiment_of`, the experiment of a run; `confirm_settings`, which refuses others
-- `replay.watch` replays a repeat: a `Watcher` sees the state of the `Twin` of its engine, its
-  `Request`s and its `memory`; `replay.rules` are the `Rules` of a run's engine
-- `pass_durations`: `PassDurations`, what the passes of a run were expected to take
+- `replay.watch` replays a repeat: a `replay.Watcher` sees the state of the `replay.Twin` of its
+  engine, its `replay.Request`s and its `memory`; `replay.rules` are the `replay.Rules` of an engine
+- `pass_durations`: `PassDurations`, what the passes of a run were expected to take; its `due` has
+  `decode_due_s`, how long `decode_passes` were due to take
 - `traces` of KV events: a `TraceReader`, which a package registers; the `Account` of its oracles;
   for its tables `write_batches`, and `prefetch`, which makes the next items in a thread;
   `require_times` of a run, `instants_ns` and `duration_ns` of its seconds
 - `json_values`, which refuse others: `require_list`, `require_integer`, `require_integers`,
   `require_number`, `require_choice`; `all_within` bounds; `to_int64` of a list
-- `due`: `decode_due_s`, how long `decode_passes` were due to take
 """
 
 from kvscope.collect import json_values, traces
 from kvscope.judge import planned
 from kvscope.judge.oracles import replay
 from kvscope.judge.records import Records, read_records
-from kvscope.judge.twin.requests import Request
-from kvscope.judge.twin.rules import Rules
-from kvscope.judge.twin.twin import Twin
-from kvscope.judge.twin.watcher import Watcher
 from kvscope.judge.validity import reasons_of
-from kvscope.tables import due, pass_durations
+from kvscope.tables import pass_durations
 from kvscope.tables.run_data import RunData
 from kvscope.tables.run_view import RunView, kept
 
 __all__ = [
     "Records",
-    "Request",
-    "Rules",
     "RunData",
     "RunView",
-    "Twin",
-    "Watcher",
-    "due",
     "json_values",
     "kept",
     "pass_durations",

@@ -23,8 +23,8 @@ class GroupHits:
 
     @property
     def several(self) -> bool:
-        """Whether the model has several KV groups."""
-        return len(self._kinds) > 1
+        """Whether a hit takes more than the blocks of one group that keeps all tokens."""
+        return len(self._kinds) > 1 or not all(kv_kinds.kind_of(k).keeps_all for k in self._kinds)
 
     def kept(self, step: int, request_id: str) -> Kept | None:
         """What the groups had as a pass admitted a request; None if that was not told."""

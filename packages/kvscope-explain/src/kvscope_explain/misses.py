@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from kvscope.api.runs import Request, RunView, Twin, Watcher, kept, replay
+from kvscope.api.runs import RunView, kept, replay
 from kvscope.api.tables import evidence
 from kvscope_explain import tokens
 from kvscope_explain.branches import WIDTH, Branch, Branches, encode
@@ -49,7 +49,7 @@ class Stay:
             yield end - start, Part(end, tokens.OUTPUT)
 
 
-class Misses(Watcher):
+class Misses(replay.Watcher):
     """Accounts for the tokens of each request of a replay, in `accounts`.
 
     `caches` says whether there is a prefix cache, `size` how many tokens have a name: a block, or
@@ -76,7 +76,7 @@ class Misses(Watcher):
 
     # ------------------------------------------------------------------ what a replay shows
 
-    def looked_up(self, twin: Twin, request: Request) -> None:
+    def looked_up(self, twin: replay.Twin, request: replay.Request) -> None:
         """Find the cause of each token that was not found."""
         self._twin, self._kept = twin, self._groups.kept(twin.step, request.id)
         self._evictions.clear()
@@ -87,7 +87,7 @@ class Misses(Watcher):
         self._use(self._names(request, 0, hit))
         self._ahead.update(self._to_fill(request, stay))
 
-    def scheduled(self, twin: Twin) -> None:
+    def scheduled(self, twin: replay.Twin) -> None:
         """Account for the tokens of a pass."""
         self._held.append(sum(twin.memory.used_by_group))
         for row in twin.told.batch[twin.step]:
@@ -106,7 +106,7 @@ class Misses(Watcher):
                     account.kept[part.fact] += count
             self._fill(request, stay, start + row.tokens - row.tentative + row.kept)
 
-    def gives_back(self, twin: Twin, request: Request) -> None:
+    def gives_back(self, twin: replay.Twin, request: replay.Request) -> None:
         """The blocks of a request were used until now."""
         stay = self._stays.pop(request.id, None)
         if stay is not None:
@@ -118,7 +118,7 @@ class Misses(Watcher):
 
     # ------------------------------------------------------------------ uses of blocks
 
-    def _fill(self, request: Request, stay: Stay, tokens_after: int) -> None:
+    def _fill(self, request: replay.Request, stay: Stay, tokens_after: int) -> None:
         """A pass fills blocks of a request."""
         full = tokens_after // self._size
         if full > stay.filled:
@@ -130,12 +130,12 @@ class Misses(Watcher):
             stay.filled = full
             self._use(names)
 
-    def _text(self, request: Request, place: int, name: Hashable) -> Hashable:
+    def _text(self, request: replay.Request, place: int, name: Hashable) -> Hashable:
         """The name that a block has without salt and adapter."""
         texts = self._texts.get(request.id, ())
         return texts[place] if place < len(texts) else name
 
-    def _to_fill(self, request: Request, stay: Stay) -> list[Hashable]:
+    def _to_fill(self, request: replay.Request, stay: Stay) -> list[Hashable]:
         """The full blocks of a prompt that passes have not yet filled."""
         return self._names(request, stay.filled, request.prompt // self._size)
 
@@ -144,14 +144,14 @@ class Misses(Watcher):
             self._uses.use(names)
             self._passes.append(len(self._held))
 
-    def _names(self, request: Request, start: int, end: int) -> list[Hashable]:
+    def _names(self, request: replay.Request, start: int, end: int) -> list[Hashable]:
         """Names of a request's blocks; those of unknown tokens have names of their own."""
         known: list[Hashable] = [*self._twin.prompts.of(request.id)[start:end]]
         return known + [(request.id, place) for place in range(start + len(known), end)]
 
     # ------------------------------------------------------------------ causes
 
-    def _parts(self, request: Request) -> Iterator[Part]:
+    def _parts(self, request: replay.Request) -> Iterator[Part]:
         """The parts of a request behind its found tokens, in order."""
         size, start = self._size, max(request.hit, request.highest)
         if start > request.hit:
@@ -172,7 +172,7 @@ class Misses(Watcher):
             yield from self._rest(request, place)
         self._branch(request, place)
 
-    def _rest(self, request: Request, place: int) -> Iterator[Part]:
+    def _rest(self, request: replay.Request, place: int) -> Iterator[Part]:
         """The part of a prompt from its first block that no request has computed.
 
         Of recorded requests the tokens within a block are not known.
@@ -187,7 +187,7 @@ class Misses(Watcher):
             yield Part(prompt, tokens.SHORT)
         yield Part(prompt, tokens.NEW)
 
-    def _known(self, request: Request, end: int, name: Hashable) -> Part | None:
+    def _known(self, request: replay.Request, end: int, name: Hashable) -> Part | None:
         """A full block that has been computed, or is being computed; None if it is neither."""
         used, ahead = name in self._uses, self._ahead[name] > 0
         if not self._caches and used:
@@ -201,7 +201,7 @@ class Misses(Watcher):
             return Part(end, tokens.EVICTED, self._eviction(self._uses.last_use(name)))
         return _under_way(end, ahead)
 
-    def _of_groups(self, request: Request, end: int) -> Part:
+    def _of_groups(self, request: replay.Request, end: int) -> Part:
         """Tokens that had been computed, of a model with several KV groups."""
         cause = cause_of(self._kept, end, request.prompt, self._twin.rules.block_size)
         return Part(end, cause, self._kept if cause == tokens.STATE else None)
@@ -218,7 +218,7 @@ class Misses(Watcher):
 
     # ------------------------------------------------------------------ parts of blocks
 
-    def _shared(self, request: Request, place: int) -> int:
+    def _shared(self, request: replay.Request, place: int) -> int:
         """First tokens of a prompt's block that an earlier request has computed behind the same
         blocks."""
         start, end = place * self._size, min((place + 1) * self._size, request.prompt)
@@ -227,7 +227,7 @@ class Misses(Watcher):
             return 0
         return self._branches.shared_tokens(self._chain(request.id, place), first)
 
-    def _branch(self, request: Request, first: int) -> None:
+    def _branch(self, request: replay.Request, first: int) -> None:
         """Later requests may begin as this one, whose blocks are new from a place on."""
         name, size = request.id, WIDTH * self._size
         if name not in self._branched:
@@ -262,7 +262,7 @@ def _under_way(end: int, ahead: bool) -> Part | None:
     return Part(end, tokens.UNDER_WAY) if ahead else None
 
 
-def _admit(account: Account, request: Request, asked: int) -> None:
+def _admit(account: Account, request: replay.Request, asked: int) -> None:
     """Count the tokens that a request has as a pass first computes it."""
     found = min(request.hit, request.tokens)
     account.asked += asked
@@ -277,14 +277,7 @@ def accounts_of(repeat: RunView) -> Accounts | None:
     number = repeat.repeat
     if number is None or evidence.PASSES not in repeat.evidence:
         return None
-    recorded, groups = repeat.record.recorded, GroupHits(repeat)
-    served = bool(recorded and recorded.prefix_caching)
-    caches = bool(repeat.settings.get("cache", {}).get("prefix_caching", served))
-    hashed = recorded.tokens("hash_block_size") if recorded else 0
-    size = (groups.several and hashed) or repeat.block_size
-    named = zip(repeat.workload["request_id"], repeat.workload["text_ids"], strict=True)
-    texts = {str(name): list(map(int, ids)) for name, ids in named if ids is not None}
-    misses = Misses(caches, size, groups, texts)
+    misses = _watcher_of(repeat)
     twin = replay.watch(repeat.whole, number, misses)
     rules, stored = twin.rules, repeat.batch.groupby("request_id")["hit_tokens"].sum()
     return Accounts(
@@ -296,3 +289,15 @@ def accounts_of(repeat: RunView) -> Accounts | None:
         rules.block_size,
         rules.block_bytes,
     )
+
+
+def _watcher_of(repeat: RunView) -> Misses:
+    """The watcher of a repeat's replay, by the facts of its engine."""
+    recorded, groups = repeat.record.recorded, GroupHits(repeat)
+    served = bool(recorded and recorded.prefix_caching)
+    caches = bool(repeat.settings.get("cache", {}).get("prefix_caching", served))
+    hashed = recorded.tokens("hash_block_size") if recorded else 0
+    size = (groups.several and hashed) or repeat.block_size
+    named = zip(repeat.workload["request_id"], repeat.workload["text_ids"], strict=True)
+    texts = {str(name): list(map(int, ids)) for name, ids in named if ids is not None}
+    return Misses(caches, size, groups, texts)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from kvscope.api.runs import Request, Rules, RunView, Twin, Watcher, replay
+from kvscope.api.runs import RunView, replay
 from kvscope.api.tables import evidence
 from kvscope_explain.causes import FULL_BATCH, FULL_PASS, NEVER, NO_ROOM, NOT_ADMITTED, PREEMPTING
 from kvscope_explain.limits import Limits
@@ -57,7 +57,7 @@ class State(NamedTuple):
     preempts: bool
 
 
-def refusal(limits: Limits, rules: Rules, head: Waiting, state: State) -> Refusal:
+def refusal(limits: Limits, rules: replay.Rules, head: Waiting, state: State) -> Refusal:
     """Why a pass did not admit the first waiting request."""
     tokens, running, free, preempts = state
     more, left = head.length - head.known, limits.pass_tokens - tokens
@@ -89,17 +89,17 @@ def refusals_of(repeat: RunView, limits: Limits) -> list[Refusal | None]:
     return list(_of_tables(repeat, limits, replay.rules(run)))
 
 
-class Queue(Watcher):
+class Queue(replay.Watcher):
     """Keeps the refusal of each pass; None where nobody was left waiting."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self.refusals: list[Refusal | None] = []
-        self._arrivals: list[Request] = []
+        self._arrivals: list[replay.Request] = []
         self._first = 0  # of these, the first that may still wait for its first pass
-        self._lost: dict[str, Request] = {}
+        self._lost: dict[str, replay.Request] = {}
 
-    def scheduled(self, twin: Twin) -> None:
+    def scheduled(self, twin: replay.Twin) -> None:
         """Keep who is left waiting, and why."""
         if not self.refusals:
             ordered = sorted(twin.requests.values(), key=lambda r: (r.arrival_s, r.order))
@@ -109,7 +109,7 @@ class Queue(Watcher):
         head = self._head(twin)
         self.refusals.append(None if head is None else self._refusal(twin, head))
 
-    def _head(self, twin: Twin) -> Request | None:
+    def _head(self, twin: replay.Twin) -> replay.Request | None:
         """The first waiting request: the one preempted last, else the one that came first."""
         gone = [name for name, r in self._lost.items() if r.running or r.ended_s is not None]
         for name in gone:
@@ -118,7 +118,7 @@ class Queue(Watcher):
         latest = max(waiting, key=lambda r: r.lost.order if r.lost else 0, default=None)
         return latest or next(self._arrived(twin), None)
 
-    def _arrived(self, twin: Twin) -> Iterator[Request]:
+    def _arrived(self, twin: replay.Twin) -> Iterator[replay.Request]:
         """Requests that have come and wait for their first pass."""
         now_s = twin.told.starts_s[twin.step] + TOLERANCE_S
         place, arrivals = self._first, self._arrivals
@@ -131,7 +131,7 @@ class Queue(Watcher):
                 self._first += 1
             place += 1
 
-    def _refusal(self, twin: Twin, head: Request) -> Refusal:
+    def _refusal(self, twin: replay.Twin, head: replay.Request) -> Refusal:
         cached, held = twin.memory.cached(head)
         pooled = head.in_pool.tokens if head.in_pool else 0
         waiting = Waiting(head.id, head.length, max(cached, pooled, head.saved or 0), held)
@@ -141,7 +141,7 @@ class Queue(Watcher):
         return refusal(self._limits, twin.rules, waiting, state)
 
 
-def _of_tables(repeat: RunView, limits: Limits, rules: Rules) -> Iterator[Refusal | None]:
+def _of_tables(repeat: RunView, limits: Limits, rules: replay.Rules) -> Iterator[Refusal | None]:
     """The refusals as the tables have them: requests wait from their arrival to their first pass,
     and from a preemption until they resume."""
     requests = repeat.requests.sort_values("arrival_s", kind="stable")

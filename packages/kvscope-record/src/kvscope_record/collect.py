@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from kvscope.api.collecting import Stretch
+from kvscope.api.collecting import foreign
 from kvscope.api.files import files, reading
 from kvscope.api.machine import __version__
 from kvscope.api.tables import evidence, runfile, tables
@@ -13,7 +13,7 @@ from kvscope_record.stretch import NEWEST
 from kvscope_record.window import Window, read_window
 
 
-def collect_recording(directory: Path, stretch: Stretch = NEWEST) -> list[str]:
+def collect_recording(directory: Path, stretch: foreign.Stretch = NEWEST) -> list[str]:
     """Write the host tables of a recording and its run.json into its directory.
 
     Returns what is not in them, a sentence each. The server may be alive: the tables are of what

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from kvscope.api.collecting import Collector, Stretch
+from kvscope.api.collecting import foreign
 from kvscope_record.segments import is_recording
 
 
-def _make(directory: Path, stretch: Stretch) -> list[str]:
+def _make(directory: Path, stretch: foreign.Stretch) -> list[str]:
     from kvscope_record.collect import collect_recording  # pandas comes with it
 
     return collect_recording(directory, stretch)
 
 
-RECORDING = Collector(is_recording, _make)
+RECORDING = foreign.Collector(is_recording, _make)

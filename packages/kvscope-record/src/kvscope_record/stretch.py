@@ -4,10 +4,10 @@ import re
 import sys
 from datetime import UTC, datetime, timedelta, timezone
 
-from kvscope.api.collecting import Stretch
+from kvscope.api.collecting import foreign
 from kvscope.api.errors import BadInput
 
-NEWEST = Stretch()
+NEWEST = foreign.Stretch()
 """No choice: the newest ten minutes."""
 
 NEWEST_S = 600.0
@@ -16,7 +16,7 @@ _NS = 1e-9
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?")
 
 
-def limits_ns(stretch: Stretch, began: datetime, ended: datetime) -> tuple[int, int]:
+def limits_ns(stretch: foreign.Stretch, began: datetime, ended: datetime) -> tuple[int, int]:
     """Begin and end of a stretch in ns of UTC, of a session of these times in the server's zone.
 
     Without a choice it is the newest ten minutes. BadInput if a time is malformed, or the session

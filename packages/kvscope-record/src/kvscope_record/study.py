@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from kvscope.api.collecting import Stretch
+from kvscope.api.collecting import foreign
 from kvscope.api.composition import composition, resolve, schema
 from kvscope.api.errors import BadInput
 from kvscope.api.files import files, reading
@@ -36,7 +36,7 @@ Row = dict[str, Any]
 
 
 def write_study(
-    directory: Path, path: Path, hardware: str, model: str | None, stretch: Stretch = NEWEST
+    directory: Path, path: Path, hardware: str, model: str | None, stretch: foreign.Stretch = NEWEST
 ) -> list[str]:
     """Write the study `path`, CONFIG/study/NAME.yaml, and beside it its workload, NAME.jsonl.
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from kvscope.api.collecting import Stretch
+from kvscope.api.collecting import foreign
 from kvscope.api.errors import BadInput
 from kvscope_record import lock
 from kvscope_record.compact import Compact
@@ -35,7 +35,7 @@ class Window:
         return [event for event in self.events if isinstance(event, Gap)]
 
 
-def read_window(directory: Path, stretch: Stretch = NEWEST) -> Window:
+def read_window(directory: Path, stretch: foreign.Stretch = NEWEST) -> Window:
     """Stretch of a recording's directory; BadInput if it is empty, or what is whole is no record.
 
     It begins where a segment does, which is a minute before at most.
@@ -169,7 +169,7 @@ def _dropped(records: int) -> str:
 # ---------------------------------------------------------------------- which stretch
 
 
-def _chosen(directory: Path, sessions: list[Session], stretch: Stretch) -> Session:
+def _chosen(directory: Path, sessions: list[Session], stretch: foreign.Stretch) -> Session:
     if not sessions:
         raise BadInput(f"{directory}: nothing has been recorded there yet")
     if stretch.session is None:
@@ -199,7 +199,7 @@ def _offset_s(session: Session) -> int:
 
 
 def _place(
-    session: Session, stretch: Stretch, began: datetime, ended: datetime
+    session: Session, stretch: foreign.Stretch, began: datetime, ended: datetime
 ) -> tuple[int, int, int]:
     """The segment that a stretch begins with, and its begin and end in ns of UTC."""
     if stretch.around is None:
@@ -242,15 +242,15 @@ def _arrival_ns(session: Session, request: int) -> int:
 
 
 def _extent(
-    stretch: Stretch, window: Window, began: datetime, ended: datetime, begin_ns: int
+    stretch: foreign.Stretch, window: Window, began: datetime, ended: datetime, begin_ns: int
 ) -> Iterator[str]:
     shown = moment(window.begin.utc_ns, int(window.facts.get("utc_offset_s", 0)))
-    if (shown - began).total_seconds() > 1 and stretch == Stretch(session=stretch.session):
+    if (shown - began).total_seconds() > 1 and stretch == foreign.Stretch(session=stretch.session):
         yield (
             f"stretch: the newest {NEWEST_S / 60:.0f} minutes, from {words(shown)}; the recording "
             f"is from {words(began)} to {words(ended)}: --last, --from and --around choose another"
         )
-    elif stretch != Stretch(session=stretch.session):
+    elif stretch != foreign.Stretch(session=stretch.session):
         yield f"stretch: from {words(shown)}, where a segment begins"
 
 

@@ -4,6 +4,7 @@ from kvscope.judge.oracles.rules import rules_of
 from kvscope.judge.oracles.run_tables import RunTables
 from kvscope.judge.twin.columns import JOBS, Tables
 from kvscope.judge.twin.compare import Comparison, compare
+from kvscope.judge.twin.requests import Request
 from kvscope.judge.twin.rules import Rules
 from kvscope.judge.twin.told import Prompts, told
 from kvscope.judge.twin.twin import Twin
@@ -11,6 +12,18 @@ from kvscope.judge.twin.watcher import Watcher
 from kvscope.tables import HOST_TABLES
 from kvscope.tables.oracle import Violations
 from kvscope.tables.run_view import RunView
+
+__all__ = [
+    "Request",
+    "Rules",
+    "Twin",
+    "Watcher",
+    "comparison_of",
+    "differs_from_replay",
+    "rules",
+    "tables_of",
+    "watch",
+]
 
 
 def differs_from_replay(run: RunTables) -> Violations:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from kvscope.api.collecting import importer, stalls
 from kvscope.api.errors import BadInput
-from kvscope.api.runs import due
+from kvscope.api.runs import pass_durations
 from kvscope.api.tables import actions, copies, evidence, runfile, tables
 from kvscope_paper.arrays import Floats, Int64s
 from kvscope_paper.unboxkv import sizes
@@ -215,7 +215,9 @@ def _events(counts: Int64s, event: str, policy: str, **known: Any) -> pd.DataFra
 
 def _copy_s(steps: pd.DataFrame) -> Floats:
     """Seconds of each pass beyond its expected decode time; NaN unless it decodes only."""
-    beyond = steps["duration_s"] - due.decode_due_s(due.decode_passes(steps, tables.BATCH.empty()))
+    beyond = steps["duration_s"] - pass_durations.due.decode_due_s(
+        pass_durations.due.decode_passes(steps, tables.BATCH.empty())
+    )
     return np.where(steps["phase"] == "decode", beyond, np.nan)
 
 
