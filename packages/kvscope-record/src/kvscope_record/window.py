@@ -261,4 +261,5 @@ def _sessions(directory: Path, sessions: list[Session], session: Session) -> Ite
     for one in sessions:
         living = one is sessions[-1] and lock.problem(directory) is not None
         if not living and not one.closed():
-            yield f"session {one.number} was not closed: its server was killed, or crashed"
+            why = "its server was killed or crashed, or the disk was full"
+            yield f"session {one.number} was not closed: {why}"

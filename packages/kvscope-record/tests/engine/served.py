@@ -14,6 +14,7 @@ import os
 import random
 import resource
 import sys
+import threading
 import time
 from collections import deque
 from pathlib import Path
@@ -74,6 +75,14 @@ def allow_more(recording: Path, more_bytes: int, wait_s: float = 60.0) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (written + more_bytes, hard))
 
 
+def await_end_of_recording(wait_s: float = 60.0) -> None:
+    """Wait until the thread that writes the recording has ended."""
+    deadline_s = time.monotonic() + wait_s
+    while any(thread.name == "kvscope-record" for thread in threading.enumerate()):
+        assert time.monotonic() < deadline_s, f"the recording goes on after {wait_s} s"
+        time.sleep(0.05)
+
+
 def serve(
     model: str,
     settings: dict[str, Any],
@@ -120,6 +129,8 @@ def serve(
         "counts": counts(),
         "scheduler": type(scheduler).__name__,
     }
+    if recording is not None and more_bytes is not None:
+        await_end_of_recording()
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     engine.engine_core.shutdown()
     return result

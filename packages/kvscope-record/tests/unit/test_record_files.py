@@ -224,7 +224,7 @@ def test_a_session_whose_server_was_killed_is_named(tmp_path: Path):
     written(tmp_path, segment(0, recording="def"), scheduled(7))
     assert read_window(tmp_path).notes == [
         "session 2 of the directory is shown; --session chooses 1",
-        "session 1 was not closed: its server was killed, or crashed",
+        "session 1 was not closed: its server was killed or crashed, or the disk was full",
     ]
 
 
