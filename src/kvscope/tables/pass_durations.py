@@ -11,6 +11,8 @@ import pandas as pd
 
 from kvscope.tables import due, stalls
 
+__all__ = ["PassDurations", "due"]
+
 
 @dataclass(frozen=True)
 class PassDurations:

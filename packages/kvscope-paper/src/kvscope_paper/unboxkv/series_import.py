@@ -215,9 +215,8 @@ def _events(counts: Int64s, event: str, policy: str, **known: Any) -> pd.DataFra
 
 def _copy_s(steps: pd.DataFrame) -> Floats:
     """Seconds of each pass beyond its expected decode time; NaN unless it decodes only."""
-    beyond = steps["duration_s"] - pass_durations.due.decode_due_s(
-        pass_durations.due.decode_passes(steps, tables.BATCH.empty())
-    )
+    due = pass_durations.due
+    beyond = steps["duration_s"] - due.decode_due_s(due.decode_passes(steps, tables.BATCH.empty()))
     return np.where(steps["phase"] == "decode", beyond, np.nan)
 
 
