@@ -135,6 +135,11 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
         None,
         "these are for a model's config.json; test_kv_planning.py of kvscope-model plans some",
     ),
+    (
+        r"docs/EXPLAIN\.md kvscope explain .+",
+        None,
+        "ID is for an experiment; kvscope-explain/tests explain some",
+    ),
     (r"(\S*python bench/startup_logs\.py).*", r"\1 --help", "plans for half an hour"),
     (r"(python bench/profiler\.py) --rounds \d+ (.+)", r"\1 --rounds 4 \2", "takes a minute"),
     (r"(\S*python bench/tracing\.py) .+", r"\1 --help", "starts four engines: minutes for a round"),

@@ -3,7 +3,8 @@
 Its parts are those of the releases that kvscope schedules with; `kvscope.api.vllm_facts` is for
 servers of all that are recorded.
 
-- `kv_planning` has `plan`, vLLM's own of the KV cache of a model
+- `kv_planning` has `plan`, vLLM's own of the KV cache of a model, and `NoRoom` where memory is too
+  little
 - `attention`: the base classes of a backend, `AnyBlocks`, its `CausalAttention` and `BatchBuilder`,
   which makes `AttentionMetadata` of vLLM's `CommonAttentionMetadata`; `batch_rows`, each a
   `BatchRow`
