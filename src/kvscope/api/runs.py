@@ -3,8 +3,8 @@
 - `read_records` of a run's directory gives `Records`, a `RunView` and so `RunData`; `reasons_of`
   them, why the run is not valid; a function of a `RunView` that is `kept` is computed once for each
 - `planned`: `experiment_of`, the experiment of a run; `confirm_settings`, which refuses others
-- `replay`: `watch` replays a repeat, and a `Watcher` sees the state of the `Twin` of its engine, its
-  `Request`s and its `memory`; `rules` are the `Rules` of a run's engine
+- `replay`: `watch` replays a repeat, and a `Watcher` sees the state of the `Twin` of its engine,
+  its `Request`s and its `memory`; `rules` are the `Rules` of a run's engine
 - `pass_durations`: `PassDurations`, what the passes of a run were expected to take; its `due` has
   `decode_due_s`, how long `decode_passes` were due to take
 - `traces` of KV events: a `TraceReader`, which a package registers; the `Account` of its oracles;
