@@ -1,8 +1,8 @@
 """Records of a run, made of files that something else wrote.
 
-A `foreign.Collector` recognises a directory and makes its records, of a `foreign.Stretch`.
 `collect_run` makes the further tables of a run.
 
+- `foreign`: a `Collector` recognises a directory and makes its records, of a `Stretch`
 - `importer`: `Importer`, which makes a run's directory of files that others published; for that
   `write_tables`, `provenance` and `imported_clock` of run.json, and `PUBLISHED`, where times come
   from
