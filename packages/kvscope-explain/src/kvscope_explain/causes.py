@@ -6,7 +6,7 @@ PREFILL = "prefill"
 DECODE = "decode"
 BESIDE = "decode beside prefill"
 PAUSED = "paused"
-UNDER_WAY = "pass under way"
+NEXT_PASS = "next pass"
 NO_ROOM = "no room"
 PREEMPTING = "pass preempts"
 FULL_BATCH = "batch full"
@@ -25,7 +25,7 @@ MEANINGS = {
     DECODE: "computes a token in each pass",
     BESIDE: "computes a token in passes that also compute prompts or lost tokens of others",
     PAUSED: "keeps its blocks while passes compute others",
-    UNDER_WAY: "came during a pass, and waits for its end",
+    NEXT_PASS: "came during a pass, or before the first, and waits for the next",
     NO_ROOM: "the first of the queue has no room in the cache",
     PREEMPTING: "a pass that preempts others admits nobody",
     FULL_BATCH: "as many requests run as may run (max_num_seqs)",

@@ -261,7 +261,7 @@ def _never(wait: Wait) -> str:
 
 
 _WAITS: dict[str, Callable[[Wait], str]] = {
-    why.UNDER_WAY: lambda _: "until the pass under way had ended",
+    why.NEXT_PASS: lambda _: "until the next pass",
     why.NO_ROOM: _no_room,
     why.FULL_BATCH: lambda wait: f"while {wait.running:,} requests ran, which is max_num_seqs",
     why.PREEMPTING: lambda wait: f"{_after(wait)}in passes that preempted and so admitted nobody",

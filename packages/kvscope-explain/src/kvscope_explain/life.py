@@ -229,7 +229,7 @@ class Lives:
         start_s: float,
         end_s: float,
         facts: dict[str, Any],
-        first: str = why.UNDER_WAY,
+        first: str = why.NEXT_PASS,
         steps: tuple[int, int] | None = None,
     ) -> Stretch:
         """A stretch of waiting, with its causes; `first` is that of the time until a pass."""

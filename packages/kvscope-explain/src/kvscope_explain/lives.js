@@ -7,7 +7,7 @@ const COLOURS = {
   decode: "#009e73",
   "decode beside prefill": "#7fcfb3",
   paused: "#c9b400",
-  "pass under way": "#c3c9d1",
+  "next pass": "#c3c9d1",
   "no room": "#d55e00",
   "pass preempts": "#f2a06b",
   "batch full": "#6b7684",

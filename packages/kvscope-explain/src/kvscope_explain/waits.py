@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kvscope_explain.causes import UNDER_WAY, UNKNOWN
+from kvscope_explain.causes import NEXT_PASS, UNKNOWN
 from kvscope_explain.refusals import TOLERANCE_S, Refusal
 
 
@@ -38,14 +38,14 @@ class Waits:
         self._refusals, self._starts_s, self._again = refusals, starts_s, again
 
     def between(
-        self, request_id: str, start_s: float, end_s: float, first: str = UNDER_WAY
+        self, request_id: str, start_s: float, end_s: float, first: str = NEXT_PASS
     ) -> list[Wait]:
         """Causes of a wait, the longest first; `first` is that of the time until the next pass."""
         if end_s <= start_s:
             return []
         begin = bisect_right(self._starts_s, start_s + TOLERANCE_S)
         stop = bisect_left(self._starts_s, end_s - TOLERANCE_S)
-        if begin and self._starts_s[begin - 1] >= start_s - TOLERANCE_S and first == UNDER_WAY:
+        if begin and self._starts_s[begin - 1] >= start_s - TOLERANCE_S and first == NEXT_PASS:
             begin -= 1  # it came as the pass began
         until_s = self._starts_s[begin] if begin < stop else end_s
         waits = [Wait(first, max(0.0, until_s - start_s))]

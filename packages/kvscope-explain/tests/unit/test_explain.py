@@ -233,11 +233,11 @@ def told(kind: str, /, **facts: Any) -> str:
     ("said", "expected"),
     [
         (
-            told(QUEUED, ahead=0, same_instant=0, waits=[Wait(why.UNDER_WAY, 0.012)]),
-            "queued as the first: 12 ms until the pass under way had ended",
+            told(QUEUED, ahead=0, same_instant=0, waits=[Wait(why.NEXT_PASS, 0.012)]),
+            "queued as the first: 12 ms until the next pass",
         ),
         (
-            told(QUEUED, ahead=1, same_instant=1, waits=[LACKS, Wait(why.UNDER_WAY, 0.001)]),
+            told(QUEUED, ahead=1, same_instant=1, waits=[LACKS, Wait(why.NEXT_PASS, 0.001)]),
             "queued behind 1 request (it came at the same instant): 250 ms as it had no room: "
             "9 blocks needed, up to 8 free, 1 ms for other reasons",
         ),

@@ -160,7 +160,7 @@ EXPECTED: dict[str, list[Expected]] = {
     "C": [
         (
             *(QUEUED, 0.5, 6.0, None),
-            {why.UNDER_WAY: 0.5, why.NO_ROOM: 4.0, why.PREEMPTING: 1.0},
+            {why.NEXT_PASS: 0.5, why.NO_ROOM: 4.0, why.PREEMPTING: 1.0},
             {"ahead": 1, "same_instant": 0},
         ),
         (PREFILLED, 6.0, 6.9, (6, 6), {why.PREFILL: 0.9}, passes(1, 8, 1, 2)),
@@ -168,7 +168,7 @@ EXPECTED: dict[str, list[Expected]] = {
     "D": [
         (
             *(QUEUED, 0.4, 5.0, None),
-            {why.UNDER_WAY: 0.6, why.NO_ROOM: 3.0, why.PREEMPTING: 1.0},
+            {why.NEXT_PASS: 0.6, why.NO_ROOM: 3.0, why.PREEMPTING: 1.0},
             {"ahead": 0, "same_instant": 0},
         ),
         (PREFILLED, 5.0, 5.95, (5, 5), {why.PREFILL: 0.95}, passes(1, 1, 1, 1)),
@@ -182,7 +182,7 @@ EXPECTED: dict[str, list[Expected]] = {
     "E": [
         (
             *(QUEUED, 1.2, 4.5, None),
-            {why.UNDER_WAY: 0.8, why.NO_ROOM: 1.5, why.PREEMPTING: 1.0},
+            {why.NEXT_PASS: 0.8, why.NO_ROOM: 1.5, why.PREEMPTING: 1.0},
             {"ahead": 2, "same_instant": 0},
         ),
     ],
@@ -250,7 +250,7 @@ def test_a_request_that_the_cache_cannot_hold_is_named() -> None:
     lives = lives_with(requests=[*REQUESTS, ("F", 0.2, 20, None, 6.9, True)])
     (wait,) = lives.of("F")
     assert wait.causes == pytest.approx(
-        {why.UNDER_WAY: 0.8, why.NEVER: 3.9, why.NO_ROOM: 1.0, why.PREEMPTING: 1.0}
+        {why.NEXT_PASS: 0.8, why.NEVER: 3.9, why.NO_ROOM: 1.0, why.PREEMPTING: 1.0}
     )
     assert "as it can never run: 5 blocks needed, more than the cache has" in sentence(wait)
     assert "behind request F, which can never run" in sentence(lives.of("E")[0])
