@@ -71,9 +71,9 @@ def remedies(accounts: Accounts, account: Account) -> Iterator[str]:
     """The settings that end the causes of an account, in the order of their tokens."""
     for cause, _ in account.causes:
         if cause == tokens.EVICTED and account.evicted:
-            yield f"{cause} no more: {_larger(accounts, account)}"
+            yield f"Against {cause!r}: {_larger(accounts, account)}"
         elif cause in REMEDIES:
-            yield f"{cause} no more: {REMEDIES[cause]}"
+            yield f"Against {cause!r}: {REMEDIES[cause]}"
 
 
 def heading(account: Account) -> str:

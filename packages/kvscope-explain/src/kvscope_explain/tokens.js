@@ -14,8 +14,9 @@ async function showTokens() {
   const select = lives.querySelector("select");
   const show = () => {
     const run = runs.find(({ id }) => id === select.value);
-    const requests = run ? run.requests.map((one) => made("details", [made("summary", `request ${one.id}`), ...account(one)])) : [];
-    lives.querySelector(".tokens").replaceChildren(...(run ? [made("h3", "Where tokens came from"), ...account(run), made("ul", run.remedies.map((words) => made("li", words)), { className: "findings" }), ...requests] : []));
+    const requests = run ? run.requests.flatMap((one) => [made("h4", `request ${one.id}`), ...account(one)]) : [];
+    const each = made("details", [made("summary", "The tokens of each of these requests"), ...requests]);
+    lives.querySelector(".tokens").replaceChildren(...(run ? [made("h3", "Where tokens came from"), ...account(run), made("ul", run.remedies.map((words) => made("li", words)), { className: "findings" }), each] : []));
   };
   select.addEventListener("change", show);
   show();
