@@ -27,6 +27,7 @@ NO_BACKEND = re.compile(
     r"\((?P<asked>.*?)\)\. Reasons: \{(?P<why>.*)\}",
     re.DOTALL,
 )
+UNKNOWN = re.compile(r"(Model )?(architectures \[[^\]]*\] are not supported)( for now)?\.?")
 MISSING = re.compile(r"'(\w+)' object has no attribute '(\w+)'")
 
 
@@ -37,6 +38,8 @@ def reason(error: BaseException) -> str:
     text = (str(error.args[0]) if _is_said_key(error) else str(error)).strip()
     if refused := NO_BACKEND.search(text):
         return _no_backend(refused)
+    if unknown := UNKNOWN.match(text):
+        return f"{unknown[2]} by this release of vLLM; another may have them, or they are misspelt"
     if text and (_is_worded(error) or not _frame(error)):
         return _sentences(text)
     return _of_code(error)
