@@ -288,6 +288,7 @@ def accounts_of(repeat: RunView) -> Accounts | None:
         rules.kv_blocks_total,
         rules.block_size,
         rules.block_bytes,
+        rules.host_blocks_total if twin.offloading else 0,
     )
 
 

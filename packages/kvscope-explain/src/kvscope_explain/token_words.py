@@ -47,6 +47,7 @@ def facts(accounts: Accounts, request_id: str | None = None) -> dict[str, Any]:
         ],
         "not_kept": [{"tokens": count, **kept._asdict()} for kept, count in account.kept.items()],
         "pool_blocks": accounts.pool_blocks,
+        "host_blocks": accounts.host_blocks,
         "block_tokens": accounts.block_tokens,
         "sentences": [*lines(accounts, request_id)],
     }
@@ -137,13 +138,20 @@ def _states(kept: "Counter[Kept]") -> str:
 
 def _distances(accounts: Accounts, evicted: "Counter[Eviction]") -> str:
     """'reuse distance 13,400 blocks exceeds the pool's 6,656', and of those below the pool."""
-    pool = accounts.pool_blocks
+    pool, host = accounts.pool_blocks, accounts.host_blocks
     beyond = [each.distance_blocks for each in evicted if each.held_blocks is None]
     within = [each for each in evicted if each.held_blocks is not None]
     parts = []
     if beyond:
         verb = "exceeds" if min(beyond) == max(beyond) else "exceed"
-        parts.append(f"reuse {_range('distance', beyond)} {verb} the pool's {pool:,}")
+        too = f" and the host tier's {host:,}" if host and min(beyond) >= host else ""
+        parts.append(f"reuse {_range('distance', beyond)} {verb} the pool's {pool:,}{too}")
+        if kept := sum(
+            count for each, count in evicted.items() if pool <= each.distance_blocks < host
+        ):
+            parts.append(
+                f"of {kept:,} tokens it is below the host tier's {host:,}, which did not have them"
+            )
     if within:
         held = max(each.held_blocks or 0 for each in within)
         distances = [each.distance_blocks for each in within]

@@ -123,6 +123,7 @@ class Accounts:
     `of_request` has a request that a pass computed, `prompt_tokens` every request. `token_ids`
     says whether tokens are known within blocks, which they are not in a recording. `stored_hits`
     are the tokens that each request found by the run's tables, which the replay should agree with.
+    `host_blocks` are those of the host tier of vLLM's offloading.
     """
 
     of_request: Mapping[str, Account]
@@ -132,6 +133,7 @@ class Accounts:
     pool_blocks: int
     block_tokens: int
     block_bytes: int
+    host_blocks: int = 0
 
     def of(self, request_id: str | None) -> Account:
         """The account of a request, or of all."""
