@@ -59,6 +59,8 @@ DRAWN = ("requests.arrival_s", "workload.arrival_s", "workload.think_s")  # colu
 NOTHING = 1e-12  # smaller values count as 0, in any unit
 FIRST = "repeats=1"  # of a measured run, all that is frozen
 OF_ONE_RUN = "run_sha256"  # of run.json, which has times of the wall clock and the machine
+# Columns of recordings, which are null in the runs of studies.
+RECORDED = ("workload.block_ids", "workload.text_ids", "batch.group_hit_tokens")
 COUNTED = (
     *("workload", "requests", "steps", "batch", "preemptions", "transfers", "kv_groups"),
     *("hits", "evictions", "layers", "metrics", "repeat_metrics"),
@@ -142,11 +144,11 @@ def _digests(run: Path, measured: bool, digits: int | None = None) -> dict[str, 
                 continue
             table = _counts(pq.read_table(path)) if measured else pq.read_table(path)
             for name in table.column_names:
-                if name != OF_ONE_RUN:
-                    column = f"{path.stem}.{name}"
+                column, cells = f"{path.stem}.{name}", table.column(name)
+                is_null = column in RECORDED and cells.null_count == len(cells)
+                if name != OF_ONE_RUN and not is_null:
                     rounded = path.stem in SUMS or column in DRAWN
-                    values = _values(table.column(name), digits if rounded else None)
-                    result[column] = _digest(values)
+                    result[column] = _digest(_values(cells, digits if rounded else None))
     return result
 
 
