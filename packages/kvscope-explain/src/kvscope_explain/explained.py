@@ -268,12 +268,12 @@ _WAITS: dict[str, Callable[[Wait], str]] = {
     why.FULL_PASS: lambda wait: (
         f"{_after(wait)}while passes of up to {wait.tokens:,} tokens had too few left{_again(wait)}"
     ),
-    why.NOT_ADMITTED: lambda wait: f"{_behind(wait)}had room and was not admitted",
+    why.NOT_ADMITTED: lambda wait: f"{_after(wait)}though there was room",
     why.NEVER: _never,
     why.LOAD_QUEUED: lambda _: "until earlier copies had ended",
     why.LOAD_COPY: lambda _: "for the copy",
     why.LOAD_NOTICED: lambda _: "until the scheduler learned of its end",
-    why.UNKNOWN: lambda _: "for a reason that the records do not have",
+    why.UNKNOWN: lambda wait: f"{_after(wait)}for a reason that the records do not have",
 }
 
 

@@ -20,6 +20,11 @@ class Limits:
     reserves_all: bool = True
     kept_free: float = 0.0
 
+    @property
+    def known(self) -> bool:
+        """Whether a limit is known: that of published logs is not."""
+        return min(self.pass_tokens, self.requests) < math.inf
+
     @staticmethod
     def of(settings: Mapping[str, Any], server: Mapping[str, Any]) -> "Limits":
         """The limits of an experiment's settings, or of a recorded server's."""

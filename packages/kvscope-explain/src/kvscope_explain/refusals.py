@@ -13,7 +13,15 @@ import pandas as pd
 
 from kvscope.api.runs import RunView, replay
 from kvscope.api.tables import evidence
-from kvscope_explain.causes import FULL_BATCH, FULL_PASS, NEVER, NO_ROOM, NOT_ADMITTED, PREEMPTING
+from kvscope_explain.causes import (
+    FULL_BATCH,
+    FULL_PASS,
+    NEVER,
+    NO_ROOM,
+    NOT_ADMITTED,
+    PREEMPTING,
+    UNKNOWN,
+)
 from kvscope_explain.limits import Limits
 
 TOLERANCE_S = 1e-6
@@ -74,8 +82,10 @@ def refusal(limits: Limits, rules: replay.Rules, head: Waiting, state: State) ->
         cause = FULL_BATCH
     elif left <= 0 or (limits.whole_prompts and more > left):
         cause = FULL_PASS
+    elif needed > free:
+        cause = NO_ROOM
     else:
-        cause = NO_ROOM if needed > free else NOT_ADMITTED
+        cause = NOT_ADMITTED if limits.known else UNKNOWN
     return Refusal(head.request_id, cause, needed, free, running, tokens)
 
 

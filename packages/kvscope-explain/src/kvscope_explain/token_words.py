@@ -103,7 +103,7 @@ def sentences(accounts: Accounts, request_id: str | None) -> Iterator[tuple[int,
             size = words.plural(accounts.block_tokens, "token")
             yield count, f"{cause} of {size}: {_short(accounts, request_id)}"
         elif cause == tokens.OFF and not accounts.token_ids:
-            unknown = "a recording does not tell which tokens are new"
+            unknown = "the records do not tell which tokens are new"
             yield count, f"{cause}: nothing is found; {unknown}"
         elif cause == tokens.STATE:
             yield count, f"{cause}: {_states(account.kept)}"

@@ -237,7 +237,8 @@ def test_a_wait_ends_with_the_load_that_was_ordered_in_it() -> None:
     [
         ({"max_num_seqs": 2}, why.FULL_BATCH),
         ({"max_num_batched_tokens": 2}, why.FULL_PASS),
-        ({"blocks": 6}, why.NOT_ADMITTED),
+        ({"blocks": 6, "max_num_seqs": 99}, why.NOT_ADMITTED),
+        ({"blocks": 6}, why.UNKNOWN),
     ],
 )
 def test_another_limit_is_another_cause(changed: dict[str, Any], cause: str) -> None:
