@@ -7,8 +7,7 @@ from kvscope.judge.twin.compare import Comparison, compare
 from kvscope.judge.twin.requests import Request
 from kvscope.judge.twin.rules import Rules
 from kvscope.judge.twin.told import Prompts, told
-from kvscope.judge.twin.twin import Twin
-from kvscope.judge.twin.watcher import Watcher
+from kvscope.judge.twin.twin import Twin, Watcher
 from kvscope.tables import HOST_TABLES
 from kvscope.tables.oracle import Violations
 from kvscope.tables.run_view import RunView

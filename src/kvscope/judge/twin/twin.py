@@ -21,7 +21,6 @@ from kvscope.judge.twin.requests import Lost, Request
 from kvscope.judge.twin.rows import Rows
 from kvscope.judge.twin.rules import Rules
 from kvscope.judge.twin.told import TOLERANCE_S, Job, Prompts, Scheduled, Told, Victim
-from kvscope.judge.twin.watcher import Watcher
 from kvscope.plan.actions import RECOMPUTE, Action, action
 from kvscope.tables.copies import IN, INPUTS, KV, OUT
 from kvscope.tables.evidence import BLOCKS, CLOCK, JOBS, ORDER, SETTINGS, TOKEN_IDS
@@ -35,6 +34,28 @@ class Problem(NamedTuple):
     step: int
     words: str
     needs: tuple[str, ...]
+
+
+class Watcher:
+    """Sees a replay as it goes; each method is called with the state that it is named by.
+
+    A package's watcher overrides what it wants to see, and changes nothing.
+    """
+
+    def looked_up(self, twin: "Twin", request: Request) -> None:
+        """A waiting request was looked up in the prefix cache: `request.found`, `request.hit`.
+
+        It has no other blocks yet. The request is admitted, or begins to be loaded.
+        """
+
+    def gives_back(self, twin: "Twin", request: Request) -> None:
+        """A request is about to give its blocks back: it was preempted, aborted or ended."""
+
+    def scheduled(self, twin: "Twin") -> None:
+        """The schedule of a pass is complete: requests have their blocks, others wait."""
+
+    def computed(self, twin: "Twin") -> None:
+        """A pass was computed: requests that ended with it have given their blocks back."""
 
 
 class Twin:
