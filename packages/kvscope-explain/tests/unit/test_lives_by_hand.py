@@ -16,6 +16,7 @@ from kvscope.judge.records import Records
 from kvscope_explain import causes as why
 from kvscope_explain.explained import names, run_lines, sentence
 from kvscope_explain.life import (
+    COPIED,
     DECODED,
     LOADED,
     PAUSED,
@@ -82,6 +83,7 @@ def lives() -> Lives:
 def lives_with(
     *loads: tuple[Any, ...],
     requests: Sequence[tuple[Any, ...]] = REQUESTS,
+    rows: Sequence[tuple[Any, ...]] = BATCH,
     blocks: int = 4,
     **limits: int,
 ) -> Lives:
@@ -103,7 +105,7 @@ def lives_with(
         "recomputed_tokens",
         "context_tokens",
     ]
-    batch = pd.DataFrame(BATCH, columns=[*columns, "sampled_tokens", "hit_tokens"])
+    batch = pd.DataFrame(rows, columns=[*columns, "sampled_tokens", "hit_tokens"])
     in_pass = batch.groupby("step")
     steps = pd.DataFrame(
         {
@@ -245,6 +247,23 @@ def test_another_limit_is_another_cause(changed: dict[str, Any], cause: str) -> 
     (wait, *_) = lives_with(**changed).of("D")
     assert wait.causes[cause] >= 1.0  # in the first pass after it came, at least
     assert wait.causes.get(why.NO_ROOM, 0.0) < 3.0
+
+
+def test_blocks_that_are_freed_later_leave_no_room() -> None:
+    longer = [*BATCH, (5, "A", "decode", 1, 0, 10, 1, 0)]  # one more pass of A, which has 3 blocks
+    causes = {
+        name: lives_with(rows=rows, blocks=7, max_num_seqs=99).of("C")[0].causes
+        for name, rows in (("as it was", BATCH), ("later", longer))
+    }
+    assert causes["as it was"].get(why.NO_ROOM, 0.0) == pytest.approx(0.0)
+    assert causes["later"][why.NO_ROOM] == pytest.approx(1.0)  # in pass 5, beside B and D
+
+
+@pytest.mark.parametrize("copy_s", [0.2, 0.4, 5.0])
+def test_a_longer_copy_takes_more_of_its_pass(copy_s: float) -> None:
+    copy = ("B", None, 5, "in", "kv", 5.0, 5.0 + copy_s, 1, 2048, None, None)
+    copied = [one for one in lives_with(copy).of("B") if one.kind == COPIED]
+    assert copied[0].causes == pytest.approx({why.COPY: min(copy_s, 0.9)})
 
 
 def test_a_request_that_the_cache_cannot_hold_is_named() -> None:
