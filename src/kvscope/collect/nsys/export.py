@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from urllib.parse import quote
 
@@ -73,6 +74,7 @@ class NsysExport:
         self._uri = f"file:{quote(str(path.resolve()))}?mode=ro"
         self._small = sqlite3.connect(self._uri, uri=True, check_same_thread=False)
         self._small.text_factory = lambda text: text.decode("utf-8", "replace")
+        self._asking = Lock()  # SQLite dies if a thread asks while another one closes
         try:
             # A view or a virtual table is no data: it may go on for ever.
             real = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
@@ -86,7 +88,8 @@ class NsysExport:
 
     def close(self) -> None:
         """Close the file."""
-        self._small.close()
+        with self._asking:
+            self._small.close()
 
     def __enter__(self) -> "NsysExport":
         return self
@@ -98,7 +101,8 @@ class NsysExport:
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """All rows of a query whose result is small."""
-        return list(self.each(sql))
+        with self._asking:
+            return list(self.each(sql))
 
     def each(self, sql: str) -> Iterator[tuple[Any, ...]]:
         """The rows of a query, one after the other."""
@@ -170,9 +174,9 @@ class NsysExport:
         column's type from its first batch (all null reads as integer), so that a computed one must
         not begin with nulls if it is no integer.
         """
-        return prefetch(self._batches(query))
+        return prefetch(self._batches(query, self._sql(query)))
 
-    def _batches(self, query: Query) -> Iterator[pa.RecordBatch]:
+    def _batches(self, query: Query, sql: str) -> Iterator[pa.RecordBatch]:
         with (
             closing(adbc_driver_sqlite.dbapi.connect(self._uri)) as connection,
             closing(connection.cursor()) as cursor,
@@ -180,7 +184,7 @@ class NsysExport:
             batch_rows = adbc_driver_sqlite.StatementOptions.BATCH_ROWS.value
             cursor.adbc_statement.set_options(**{batch_rows: str(BATCH_ROWS)})
             with refusing(self.path, _KIND):
-                cursor.execute(self._sql(query))
+                cursor.execute(sql)
                 for batch in cursor.fetch_record_batch():
                     yield self._check_batch(query, batch)
 
