@@ -25,6 +25,7 @@ REMEDIES = {
 
 MAMBA = "Mamba"
 FOUND = "found in the prefix cache"
+LEAST_SHARE = 0.01  # of an account's tokens, for which a remedy is named
 
 
 def facts(accounts: Accounts, request_id: str | None = None) -> dict[str, Any]:
@@ -69,8 +70,10 @@ def lines(accounts: Accounts, request_id: str | None = None) -> Iterator[str]:
 
 
 def remedies(accounts: Accounts, account: Account) -> Iterator[str]:
-    """The settings that end the causes of an account, in the order of their tokens."""
-    for cause, _ in account.causes:
+    """The settings that end causes of an account, in the order of their tokens; not of few."""
+    for cause, count in account.causes:
+        if count < LEAST_SHARE * account.tokens:
+            return
         if cause == tokens.EVICTED and account.evicted:
             yield f"Against {cause!r}: {_larger(accounts, account)}"
         elif cause in REMEDIES:
