@@ -138,6 +138,9 @@ def test_the_tables_say_the_same_of_waits_as_the_replay(repeat: Records) -> None
     of_replay, of_tables = lives_of(repeat), lives_of(started)
     for one, other in zip(of_replay.all, of_tables.all, strict=True):
         assert one.causes == pytest.approx(other.causes)
+        waits = [stretch.facts.get("waits", ()) for stretch in (one, other)]
+        behind = [[wait.behind for wait in each] for each in waits]
+        assert behind[0] == behind[1]
     causes = {*run_facts(of_replay)["causes"]}
     assert why.UNKNOWN not in causes
     assert why.NOT_ADMITTED not in causes or why.PAUSED in causes  # with prefill first

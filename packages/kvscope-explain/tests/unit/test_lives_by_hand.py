@@ -12,7 +12,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from kvscope.api.runs import replay
 from kvscope.judge.records import Records
+from kvscope.judge.twin.rules import Group
 from kvscope_explain import causes as why
 from kvscope_explain.explained import names, run_lines, sentence
 from kvscope_explain.life import (
@@ -26,6 +28,8 @@ from kvscope_explain.life import (
     RECOMPUTED,
     Lives,
 )
+from kvscope_explain.limits import Limits
+from kvscope_explain.refusals import State, Waiting, refusal
 from tests.run_records import facts_of
 
 REQUESTS = [
@@ -247,6 +251,33 @@ def test_another_limit_is_another_cause(changed: dict[str, Any], cause: str) -> 
     (wait, *_) = lives_with(**changed).of("D")
     assert wait.causes[cause] >= 1.0  # in the first pass after it came, at least
     assert wait.causes.get(why.NO_ROOM, 0.0) < 3.0
+
+
+def test_as_many_free_blocks_as_are_needed_are_room() -> None:
+    (wait, *_) = lives_with(blocks=5, max_num_seqs=99).of("D")  # A and B have four
+    assert why.NO_ROOM not in wait.causes
+    assert wait.causes[why.NOT_ADMITTED] >= 2.0
+
+
+def test_a_request_that_comes_as_a_pass_begins_waits_for_none() -> None:
+    (wait,) = lives_with(requests=[*REQUESTS, ("G", 2.0, 8, None, 4.5, True)]).of("G")
+    assert why.NEXT_PASS not in wait.causes
+    assert sum(wait.causes.values()) == pytest.approx(2.5)
+
+
+def test_a_window_needs_the_blocks_of_its_last_pass_alone() -> None:
+    rules = replay.Rules(16, 12, [Group("SlidingWindow", 16, 32)])
+    limits, state = Limits(pass_tokens=64, requests=8), State(0, 0, 12, False)
+    assert refusal(limits, rules, Waiting("1", 512), state).cause != why.NEVER
+    whole = replay.Rules(16, 12, [Group("FullAttention", 16)])
+    assert refusal(limits, whole, Waiting("1", 512), state).cause == why.NEVER
+
+
+def test_two_loads_take_until_the_later_one_has_ended() -> None:
+    loads = [("B", None, 4, "in", "kv", 4.3, 4.7, 1, 2048, 9, 4.2)]
+    loads += [("B", None, 4, "in", "kv", 4.4, 4.9, 1, 2048, 10, 4.25)]
+    (load,) = [one for one in lives_with(*loads).of("B") if one.kind == LOADED]
+    assert load.causes[why.LOAD_COPY] == pytest.approx(0.6)
 
 
 def test_blocks_that_are_freed_later_leave_no_room() -> None:
