@@ -27,7 +27,7 @@ MEANINGS = {
     PAUSED: "keeps its blocks while passes compute others",
     NEXT_PASS: "came during a pass, or before the first, and waits for the next",
     NO_ROOM: "the first of the queue has no room in the cache",
-    PREEMPTING: "a pass that preempts others admits nobody",
+    PREEMPTING: "a pass that preempts others admits no request",
     FULL_BATCH: "as many requests run as may run (max_num_seqs)",
     FULL_PASS: "passes have too few tokens left (max_num_batched_tokens, chunk_tokens)",
     NOT_ADMITTED: "there is room: the policy takes others, or loads reserve blocks",

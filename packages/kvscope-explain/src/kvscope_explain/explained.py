@@ -264,7 +264,7 @@ _WAITS: dict[str, Callable[[Wait], str]] = {
     why.NEXT_PASS: lambda _: "until the next pass",
     why.NO_ROOM: _no_room,
     why.FULL_BATCH: lambda wait: f"while {wait.running:,} requests ran, which is max_num_seqs",
-    why.PREEMPTING: lambda wait: f"{_after(wait)}in passes that preempted and so admitted nobody",
+    why.PREEMPTING: lambda wait: f"{_after(wait)}in passes that preempted and admitted no request",
     why.FULL_PASS: lambda wait: (
         f"{_after(wait)}while passes of up to {wait.tokens:,} tokens had too few left{_again(wait)}"
     ),

@@ -90,7 +90,7 @@ def refusal(limits: Limits, rules: replay.Rules, head: Waiting, state: State) ->
 
 
 def refusals_of(repeat: RunView, limits: Limits) -> list[Refusal | None]:
-    """The refusal of each pass of a repeat; None where nobody was left waiting."""
+    """The refusal of each pass of a repeat; None where no request was left waiting."""
     run = repeat.whole
     if evidence.PASSES in run.evidence and repeat.repeat is not None:
         queue = Queue(limits)
@@ -100,7 +100,7 @@ def refusals_of(repeat: RunView, limits: Limits) -> list[Refusal | None]:
 
 
 class Queue(replay.Watcher):
-    """Keeps the refusal of each pass; None where nobody was left waiting."""
+    """Keeps the refusal of each pass; None where no request was left waiting."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

@@ -11,7 +11,7 @@ _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def at_end(close: Callable[[], None]) -> None:
-    """Have a recording closed when the process exits, or a signal ends it that nobody handles."""
+    """Have a recording closed when the process exits, or a signal ends it that has no handler."""
     atexit.register(close)
     if threading.current_thread() is not threading.main_thread():
         return

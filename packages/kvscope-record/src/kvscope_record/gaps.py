@@ -1,7 +1,7 @@
 """Gaps of a recording: the passes that are missing, and the requests that they concern.
 
 Behind a gap, what happened to requests within it is taken from the next segment's beginning, which
-has those that are there and those that ended; what is not there is told by the passes themselves.
+has those that are there and those that ended; what is missing follows from the passes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -53,7 +53,7 @@ class Mended:
     """The events of a stretch, in which each request comes before it is served, and ends once."""
 
     events: list[Recorded] = field(default_factory=list)
-    unknown_ends: int = 0  # requests that ended in a gap, nobody knows how
+    unknown_ends: int = 0  # requests that ended in a gap, with an unknown status
     unknown_prompts: int = 0  # requests that came in a gap, with prompts of unknown lengths
 
 
